@@ -1,0 +1,438 @@
+"""The engine contract: everything that an engine author implements, and the base classes that do the rest.
+
+An engine installs as a distribution with an entry point in the group `ptn.engines` that names an `EngineSpec`.
+From there:
+
+* `Engine` lists devices and says which nodes it runs on them; it does no device work.
+* `EngineHost` holds the process-wide resources of one device.
+* `EngineContext` is one loaded program on a host: its constants (uploaded once) and its state.
+* `EngineExecutable` is one method of a context; this module's base class resizes, caches builds by shape and copies.
+* `EngineBuild` is one static graph turned into something that executes.
+
+An engine author writes `Engine`, `EngineHost.create_context`, `EngineContext.build` with the state methods, and
+`EngineBuild.run`.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+from ptn_format.dtypes import ScalarType
+
+from ptn_runtime.errors import (
+    ClosedError,
+    ExecutionError,
+    InputError,
+    UnsupportedMethodError,
+    UnsupportedNode,
+)
+from ptn_runtime.lowering.static import StaticGraph, StaticNode, Value
+
+if TYPE_CHECKING:
+    from ptn_format.package import Package
+
+    from ptn_runtime.lowering.program import LoweredMethod, LoweredProgram
+
+__all__ = [
+    "API_VERSION",
+    "SUPPORTED",
+    "Array",
+    "Device",
+    "Engine",
+    "EngineBuild",
+    "EngineContext",
+    "EngineExecutable",
+    "EngineHost",
+    "EngineSpec",
+    "RunResult",
+    "StaticGraph",
+    "StaticNode",
+    "Support",
+    "Value",
+    "check_support",
+]
+
+Array = npt.NDArray[Any]
+
+API_VERSION = (1, 0)
+"""Version of this contract: an engine runs on a runtime of the same major and the same or a newer minor."""
+
+MAX_BUILDS = 32
+"""Builds that one executable keeps; the least recently used goes first."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSpec:
+    """What an engine's entry point names. The module that holds it must import nothing native.
+
+    Attributes:
+        name: what users type, such as `ggml`.
+        api_version: the `API_VERSION` that the engine was written for; checked before `factory` is imported.
+        factory: `package.module:callable`; the callable takes nothing and returns an `Engine`.
+        summary: one line for `ptn engines`.
+        install_hint: what to do when the factory cannot be imported.
+        priority: where the user names no engine, the one with the highest priority that accepts the program wins.
+    """
+
+    name: str
+    api_version: tuple[int, int]
+    factory: str
+    summary: str
+    install_hint: str = ""
+    priority: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """One device of an engine.
+
+    Attributes:
+        id: what users type, such as `cpu` or `cuda:0`; unique within the engine.
+        kind: `cpu`, `gpu`, `igpu` or `accelerator`.
+        description: the hardware's own name.
+        memory_bytes: total memory, or None where it is not known.
+    """
+
+    id: str
+    kind: str
+    description: str
+    memory_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Support:
+    """Whether a node runs.
+
+    Attributes:
+        ok: the node runs, and its results are right within rounding.
+        reason: where it does not run, one sentence why.
+        note: where it runs in a way worth knowing (an option, a fall-back to another device).
+    """
+
+    ok: bool
+    reason: str = ""
+    note: str = ""
+
+    @classmethod
+    def no(cls, reason: str) -> Support:
+        """A refusal with its reason."""
+        return cls(False, reason)
+
+
+SUPPORTED = Support(True)
+
+
+class Engine(abc.ABC):
+    """Lists devices and answers for nodes. One object per process; no device work before `create_host`."""
+
+    name: str
+
+    @abc.abstractmethod
+    def devices(self) -> tuple[Device, ...]:
+        """The devices that are there, best first; empty (never an error) where there is none."""
+
+    def unavailable(self) -> str | None:
+        """Where `devices()` is empty, why, and what to do; else None."""
+        return None
+
+    @abc.abstractmethod
+    def supports(self, node: StaticNode, device: Device) -> Support:
+        """Whether `node` runs on `device`; a pure function of both."""
+
+    def options(self) -> Mapping[str, str]:
+        """The keyword arguments of `create_host`, each with a line of help."""
+        return {}
+
+    @abc.abstractmethod
+    def create_host(self, device: Device, **options: Any) -> EngineHost:
+        """Brings the device up.
+
+        Raises:
+            DeviceError: it does not come up.
+            TypeError: an option is not known.
+        """
+
+
+class EngineHost(abc.ABC):
+    """Process-wide resources of one device. Contexts of one host may run at the same time."""
+
+    def __init__(self, engine: Engine, device: Device) -> None:
+        self.engine = engine
+        self.device = device
+        self.closed = False
+
+    @property
+    def name(self) -> str:
+        """The engine's name."""
+        return self.engine.name
+
+    @property
+    def device_name(self) -> str:
+        """The device's id."""
+        return self.device.id
+
+    @abc.abstractmethod
+    def create_context(self, program: LoweredProgram, package: Package) -> EngineContext:
+        """Loads a program: `package` gives its constants. Callers serialise this call."""
+
+    def close(self) -> None:
+        """Frees the device; contexts must be closed before. Idempotent."""
+        self.closed = True
+
+
+@dataclass(slots=True)
+class RunResult:
+    """What one run gives back.
+
+    Attributes:
+        outputs: one array per entry of `StaticGraph.outputs`, owned by the caller: later runs leave it alone.
+        input_updates: one array per entry of `StaticGraph.input_updates`.
+    """
+
+    outputs: list[Array]
+    input_updates: list[Array] = field(default_factory=list)
+
+
+class EngineBuild(abc.ABC):
+    """One static graph, ready to execute."""
+
+    @abc.abstractmethod
+    def run(self, inputs: Sequence[Array]) -> RunResult:
+        """Runs once and updates the context's state; blocks until the results are there.
+
+        Args:
+            inputs: one C-contiguous array per graph input, of exactly its dtype and shape. The build must not
+                keep a reference or write to it.
+
+        Raises:
+            IndexOutOfRangeError: an index in the data lies outside its axis.
+            ExecutionError: the engine failed.
+        """
+
+    def trace(self, inputs: Sequence[Array]) -> Mapping[int, Array]:
+        """Runs once and gives every node's results by value id, without updating state.
+
+        Used to find the first node that differs between two engines; an engine may leave it out.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not keep intermediate values")
+
+    def close(self) -> None:
+        """Frees the build's buffers. Idempotent."""
+
+
+class EngineContext(abc.ABC):
+    """One loaded program: constants and state. Not thread-safe; other contexts may run at the same time."""
+
+    def __init__(self, host: EngineHost, program: LoweredProgram, package: Package) -> None:
+        self.host = host
+        self.program = program
+        self.package = package
+        self.closed = False
+        self._executables: dict[str, EngineExecutable] = {}
+
+    def compile(self, method: str) -> EngineExecutable:
+        """Checks that the engine runs `method` and returns its executable (the same one each time).
+
+        Raises:
+            MethodNotFoundError: there is no such method.
+            UnsupportedMethodError: the engine refuses nodes of it.
+        """
+        self._check_open()
+        executable = self._executables.get(method)
+        if executable is None:
+            executable = EngineExecutable(self, self.program.method(method))
+            self._executables[method] = executable
+        return executable
+
+    @abc.abstractmethod
+    def build(self, graph: StaticGraph) -> EngineBuild:
+        """Turns a supported static graph into something that executes; constants are uploaded once per context."""
+
+    @abc.abstractmethod
+    def read_state(self, key: str) -> Array:
+        """A copy of a state's current value.
+
+        Raises:
+            StateError: there is no such state.
+        """
+
+    @abc.abstractmethod
+    def write_state(self, key: str, array: Array) -> None:
+        """Replaces a state's value; `array` has its dtype and shape (the caller has checked)."""
+
+    @abc.abstractmethod
+    def reset_state(self) -> None:
+        """Puts every state back to the value that the file gives it."""
+
+    def fork(self) -> EngineContext:
+        """A second context over the same constants, its state as the file gives it."""
+        return self.host.create_context(self.program, self.package)
+
+    def close(self) -> None:
+        """Frees executables, constants and state. Idempotent; use afterwards raises `ClosedError`."""
+        for executable in self._executables.values():
+            executable.close()
+        self._executables.clear()
+        self.closed = True
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise ClosedError("this engine context was closed")
+
+
+class EngineExecutable:
+    """One method of a context. Sizes start at the upper bounds (an axis without one starts at its lower bound)."""
+
+    def __init__(self, context: EngineContext, method: LoweredMethod) -> None:
+        self._context = context
+        self._method = method
+        self._shapes: list[tuple[int, ...]] = [spec.initial_shape for spec in method.inputs]
+        self._inputs: list[Array | None] = [None] * len(self._shapes)
+        self._graph = method.specialize(tuple(self._shapes))
+        self._builds: OrderedDict[tuple[tuple[int, ...], ...], EngineBuild] = OrderedDict()
+        self._checked: set[tuple[tuple[int, ...], ...]] = set()
+        self._result: RunResult | None = None
+        self._closed = False
+        self._check_support(self._graph)
+
+    @property
+    def graph(self) -> StaticGraph:
+        """The static graph for the current input shapes."""
+        return self._graph
+
+    @property
+    def num_inputs(self) -> int:
+        """Number of user inputs."""
+        return len(self._shapes)
+
+    @property
+    def num_outputs(self) -> int:
+        """Number of user-visible tensor outputs."""
+        return len(self._graph.outputs)
+
+    def input_sizes(self, index: int) -> tuple[int, ...]:
+        """Current shape of input `index`."""
+        return self._shapes[index]
+
+    def output_sizes(self, index: int) -> tuple[int, ...]:
+        """Shape of output `index` for the current input shapes."""
+        return self._graph.outputs[index].shape
+
+    def input_dtype(self, index: int) -> ScalarType:
+        """Logical element type of input `index`."""
+        return self._graph.inputs[index].dtype
+
+    def output_dtype(self, index: int) -> ScalarType:
+        """Logical element type of output `index`."""
+        return self._graph.outputs[index].dtype
+
+    def resize_input(self, index: int, sizes: Sequence[int]) -> None:
+        """Changes the shape of input `index`, within the method's bounds; its data must be set again.
+
+        Raises:
+            InputError: wrong rank, or a size out of its range.
+        """
+        shape = tuple(int(size) for size in sizes)
+        self._method.inputs[index].check_shape(shape)
+        if shape != self._shapes[index]:
+            self._shapes[index] = shape
+            self._inputs[index] = None
+
+    def set_input(self, index: int, array: Array) -> None:
+        """Copies `array` in: the caller may reuse it at once.
+
+        Raises:
+            InputError: dtype or shape differ from the current ones.
+        """
+        spec = self._method.inputs[index]
+        if array.dtype != spec.dtype.numpy or array.shape != self._shapes[index]:
+            raise InputError(
+                f"input '{spec.name}' takes {spec.dtype.torch_name}{list(self._shapes[index])}, "
+                f"got {array.dtype}{list(array.shape)}"
+            )
+        self._inputs[index] = np.array(array, order="C", copy=True)
+
+    def execute(self) -> None:
+        """Runs with the inputs set; blocks until every output can be read.
+
+        Raises:
+            InputError: an input was not set since it was last resized.
+        """
+        inputs: list[Array] = []
+        for spec, array in zip(self._method.inputs, self._inputs, strict=True):
+            if array is None:
+                raise InputError(f"input '{spec.name}' was not set")
+            inputs.append(array)
+        self._result = self.run(inputs)
+
+    def get_output(self, index: int, out: Array | None = None) -> Array:
+        """Output `index` of the last `execute`, copied into `out` where given."""
+        if self._result is None:
+            raise ExecutionError("no output: execute() was not called")
+        array = self._result.outputs[index]
+        if out is None:
+            return array.copy()
+        np.copyto(out, array, casting="no")
+        return out
+
+    def run(self, inputs: Sequence[Array]) -> RunResult:
+        """Resizes, runs and returns the results in one call, copying nothing that the build does not copy.
+
+        Args:
+            inputs: one C-contiguous array per input, of its dtype, each shape within the bounds.
+        """
+        return self.build(tuple([array.shape for array in inputs])).run(inputs)
+
+    def build(self, shapes: tuple[tuple[int, ...], ...]) -> EngineBuild:
+        """The build for `shapes`, made on first use and cached."""
+        if self._closed:
+            raise ClosedError("this executable was closed")
+        build = self._builds.get(shapes)
+        if build is not None:
+            if len(self._builds) > 1:
+                self._builds.move_to_end(shapes)
+            return build
+        graph = self._method.specialize(shapes)
+        self._check_support(graph)
+        self._graph = graph
+        self._shapes = list(shapes)
+        build = self._context.build(graph)
+        self._builds[shapes] = build
+        while len(self._builds) > MAX_BUILDS:
+            _, oldest = self._builds.popitem(last=False)
+            oldest.close()
+        return build
+
+    def close(self) -> None:
+        """Frees every build. Idempotent."""
+        for build in self._builds.values():
+            build.close()
+        self._builds.clear()
+        self._closed = True
+
+    def _check_support(self, graph: StaticGraph) -> None:
+        if graph.input_shapes in self._checked:
+            return
+        host = self._context.host
+        refused = check_support(host.engine, host.device, graph)
+        if refused:
+            raise UnsupportedMethodError(host.name, self._method.name, refused)
+        self._checked.add(graph.input_shapes)
+
+
+def check_support(engine: Engine, device: Device, graph: StaticGraph) -> list[UnsupportedNode]:
+    """Every node of `graph` and of its nested graphs that `engine` refuses on `device`."""
+    refused: list[UnsupportedNode] = []
+    for node in graph.nodes:
+        support = engine.supports(node, device)
+        if not support.ok:
+            refused.append(UnsupportedNode(node.describe(), support.reason))
+        for subgraph in node.subgraphs():
+            refused.extend(check_support(engine, device, subgraph))
+    return refused
