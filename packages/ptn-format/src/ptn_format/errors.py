@@ -45,9 +45,7 @@ class FormatError(Exception):
         where = ", ".join(part for part in (self.file, self.member, self.place) if part)
         return f"{where}: {self.reason}" if where else self.reason
 
-    def at(
-        self, *, file: str | None = None, member: str | None = None, place: str | None = None
-    ) -> FormatError:
+    def at(self, *, file: str | None = None, member: str | None = None, place: str | None = None) -> FormatError:
         """Fills in what is not known of the place yet; returns the error itself."""
         self.file = self.file or file
         self.member = self.member or member

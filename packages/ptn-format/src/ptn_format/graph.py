@@ -11,7 +11,6 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 
 from ptn_format.dtypes import ScalarType
 
@@ -50,8 +49,6 @@ __all__ = [
     "TensorListArg",
     "TensorMeta",
 ]
-
-_NO_METADATA: Mapping[str, str] = MappingProxyType({})
 
 
 class OpKind(enum.IntEnum):
@@ -305,7 +302,7 @@ class Node:
     target: str | None = None
     inputs: tuple[NamedArgument, ...] = ()
     outputs: tuple[Output, ...] = ()
-    metadata: Mapping[str, str] = field(default=_NO_METADATA)
+    metadata: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -102,9 +102,7 @@ class Signature:
 
     def to_json(self) -> str:
         """The compact JSON text that the file keeps."""
-        parameters = [
-            [p.name, _tree_to_json(p.tree), *([True] if p.keyword_only else [])] for p in self.parameters
-        ]
+        parameters = [[p.name, _tree_to_json(p.tree), *([True] if p.keyword_only else [])] for p in self.parameters]
         document = {"parameters": parameters, "result": _tree_to_json(self.result)}
         return json.dumps(document, ensure_ascii=False, separators=(",", ":"))
 
@@ -163,7 +161,7 @@ def build(tree: Tree, value_of: Callable[[int], Any]) -> Any:
     if tree.kind == "namedtuple":
         from collections import namedtuple  # rare; kept off the import path
 
-        return namedtuple(tree.type_name, [str(k) for k in tree.keys])(*items)  # noqa: PYI024
+        return namedtuple(tree.type_name, [str(k) for k in tree.keys])(*items)
     return dict(zip(tree.keys, items, strict=True))
 
 

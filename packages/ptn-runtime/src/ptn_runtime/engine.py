@@ -222,7 +222,7 @@ class EngineBuild(abc.ABC):
         """
         raise NotImplementedError(f"{type(self).__name__} does not keep intermediate values")
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027  most builds have nothing to free
         """Frees the build's buffers. Idempotent."""
 
 

@@ -1,0 +1,1 @@
+"""From the graph of the file to the graph that engines get."""

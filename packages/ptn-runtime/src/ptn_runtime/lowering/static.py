@@ -10,7 +10,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -77,18 +77,8 @@ class Value:
         return f"{self.name}: {self.dtype.torch_name}{list(self.shape)}"
 
 
-Arg = (
-    Value
-    | None
-    | bool
-    | int
-    | float
-    | str
-    | ScalarType
-    | AffineGroup
-    | PackedQuant
-    | tuple["Arg", ...]
-    | "StaticGraph"
+Arg: TypeAlias = (
+    "Value | None | bool | int | float | str | ScalarType | AffineGroup | PackedQuant | tuple[Arg, ...] | StaticGraph"
 )
 """An argument: a tensor, a Python scalar, a list (as a tuple) of either, or a nested graph.
 
