@@ -78,7 +78,7 @@ class Value:
 
 
 Arg: TypeAlias = (
-    "Value | None | bool | int | float | str | ScalarType | AffineGroup | PackedQuant | tuple[Arg, ...] | StaticGraph"
+    "Value | bool | int | float | str | ScalarType | AffineGroup | PackedQuant | tuple[Arg, ...] | StaticGraph | None"
 )
 """An argument: a tensor, a Python scalar, a list (as a tuple) of either, or a nested graph.
 
