@@ -1,0 +1,161 @@
+"""Shape rules: what dtype and shape each operator's results have.
+
+`OPERATORS` is the catalogue of the operators that the runtime knows; `infer` applies an operator's rule. One module
+per family holds the rules; the modules are imported together when the catalogue is first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from types import CodeType, MappingProxyType
+from typing import Any, Protocol, TypeAlias, TypeVar
+
+from ptn_format.dtypes import ScalarType
+
+from ptn_runtime.lowering.static import TensorSpec
+
+__all__ = [
+    "FAMILIES",
+    "OPERATORS",
+    "DataDependentError",
+    "Number",
+    "Operator",
+    "Specs",
+    "Tensor",
+    "TensorSpec",
+    "infer",
+    "shape_rule",
+]
+
+FAMILIES = (
+    "elementwise",
+    "matmul",
+    "conv",
+    "pool",
+    "norm",
+    "attention",
+    "reduction",
+    "index",
+    "layout",
+    "sort",
+    "resample",
+    "create",
+    "cast",
+    "quant",
+    "symint",
+    "control",
+)
+"""The operator families; each has a module of this name here, in `reference` and in every engine."""
+
+
+class Tensor(Protocol):
+    """What a rule sees of a tensor: a `Value`, a `TensorSpec`, or anything else with these two."""
+
+    @property
+    def dtype(self) -> ScalarType: ...
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+
+Number: TypeAlias = "bool | int | float | Tensor"
+"""A scalar argument; a 0-d tensor in its place is a number that is known only while the graph runs."""
+
+Specs: TypeAlias = "TensorSpec | tuple[TensorSpec, ...]"
+_Rule = TypeVar("_Rule", bound=Callable[..., Specs])
+
+
+class DataDependentError(ValueError):
+    """The shape of a result depends on the contents of a tensor, so no rule can tell it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """One entry of the catalogue.
+
+    Attributes:
+        name: canonical name, such as `aten.add.Tensor`.
+        family: the family, which is also the stem of the module that has the rule.
+        rule: the shape rule.
+        parameters: names of the schema's arguments in order.
+        defaults: default values by parameter name.
+    """
+
+    name: str
+    family: str
+    rule: Callable[..., Specs]
+    parameters: tuple[str, ...]
+    defaults: Mapping[str, Any]
+
+
+def shape_rule(*names: str) -> Callable[[_Rule], _Rule]:
+    """Enters the decorated rule into `OPERATORS` under each of `names`.
+
+    The rule's parameters are the operator's schema: same names, order and defaults. It returns one `TensorSpec`, or a
+    tuple of them for several results or a `Tensor[]` result, and raises `ValueError` with the reason where the
+    arguments do not fit (`DataDependentError` where the shape cannot be known before the operator runs).
+    """
+
+    def register(rule: _Rule) -> _Rule:
+        code: CodeType = rule.__code__  # type: ignore[attr-defined]  # every rule is a plain function
+        parameters = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+        positional: tuple[Any, ...] = rule.__defaults__ or ()  # type: ignore[attr-defined]
+        defaults = dict(zip(parameters[code.co_argcount - len(positional) :], positional, strict=False))
+        defaults.update(rule.__kwdefaults__ or {})  # type: ignore[attr-defined]
+        family = rule.__module__.rpartition(".")[2]
+        for name in names:
+            if name in _TABLE:
+                raise ValueError(f"{name} has a shape rule already, in {_TABLE[name].family}")
+            _TABLE[name] = Operator(name, family, rule, parameters, MappingProxyType(defaults))
+        return rule
+
+    return register
+
+
+def infer(op: str, args: Mapping[str, Any]) -> tuple[TensorSpec, ...]:
+    """The dtype and shape of each result of `op`.
+
+    Args:
+        op: canonical operator name.
+        args: arguments by name: tensors as anything with `dtype` and `shape`, lists as tuples. Arguments with a
+            default may be left out.
+
+    Raises:
+        KeyError: there is no such operator.
+        ValueError: the arguments do not fit; the text says why.
+    """
+    operator = _TABLE.get(op) or OPERATORS[op]
+    result = operator.rule(**args)
+    return (result,) if isinstance(result, TensorSpec) else result
+
+
+class _Catalogue(Mapping[str, Operator]):
+    """The table of operators, which imports the family modules when it is first asked for something."""
+
+    def __getitem__(self, name: str) -> Operator:
+        _load_families()
+        return _TABLE[name]
+
+    def __iter__(self) -> Iterator[str]:
+        _load_families()
+        return iter(_TABLE)
+
+    def __len__(self) -> int:
+        _load_families()
+        return len(_TABLE)
+
+
+def _load_families() -> None:
+    global _loaded
+    if not _loaded:
+        for family in FAMILIES:
+            importlib.import_module(f"{__name__}.{family}")
+        _loaded = True
+
+
+_TABLE: dict[str, Operator] = {}
+_loaded = False
+OPERATORS: Mapping[str, Operator] = _Catalogue()
+"""Every operator by canonical name."""
