@@ -44,7 +44,7 @@ MAX_RANK = 64
 """Axes of a tensor."""
 MAX_AXIS_SIZE = (1 << 31) - 1
 """Elements along one axis."""
-MAX_GRAPH_DEPTH = 16
+MAX_GRAPH_DEPTH = 64
 """Graph bodies within each other, counting the method's own."""
 MAX_JSON_BYTES = 64 << 20
 """Bytes of one JSON text: the safetensors header or `aliases.json`."""
