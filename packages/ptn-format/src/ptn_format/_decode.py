@@ -74,8 +74,11 @@ class Decoder:
 
     def __init__(self, buffer: FlatBuffer) -> None:
         self._buffer = buffer
+        # Small tables that files share are decoded once; what lies at a position never changes.
+        self._dims: dict[int, Dim] = {}
         self._metas: dict[int, TensorMeta] = {}
         self._arguments: dict[int, Argument] = {}
+        self._named_arguments: dict[int, NamedArgument] = {}
         self._argument_readers: tuple[Callable[[int], Argument] | None, ...] = (
             None,
             self._tensor_arg,
@@ -204,27 +207,33 @@ class Decoder:
     # -------------------------------------------------------------------------------------------- arguments
 
     def _named_argument(self, at: int) -> NamedArgument:
+        known = self._named_arguments.get(at)
+        if known is not None:
+            return known
         b = self._buffer
         name, arg, mutated = b.table(t.NAMED_ARGUMENT, at)
-        target = b.follow(at + arg)
-        argument = self._arguments.get(target)
-        if argument is None:
-            argument = self._argument(target)
-        return NamedArgument(
+        argument = self._argument(b.follow(at + arg))
+        named = NamedArgument(
             b.string(at + name) or None if name else None,
             argument,
             b.data[at + mutated] != 0 if mutated else False,
         )
+        if type(argument) is not GraphArg:
+            # Every use of a nested graph counts against the budget, since all who walk the decoded graph
+            # will pay for it again.
+            self._named_arguments[at] = named
+        return named
 
     def _argument(self, at: int) -> Argument:
+        known = self._arguments.get(at)
+        if known is not None:
+            return known
         b = self._buffer
         value_type, value = b.table(t.ARGUMENT, at)
         tag = b.data[at + value_type] if value_type else 0
         if tag == 0 or not value:
             raise b.error("an Argument holds no value", at)
         if tag == len(self._argument_readers):
-            # Never kept: every use of a nested graph counts against the budget, since all who walk the
-            # decoded graph will pay for it again.
             return self._graph_arg(b.follow(at + value))
         read = self._argument_readers[tag] if tag < len(self._argument_readers) else None
         if read is None:
@@ -318,6 +327,12 @@ class Decoder:
         )
 
     def _dim(self, at: int) -> Dim:
+        dim = self._dims.get(at)
+        if dim is None:
+            dim = self._dims[at] = self._new_dim(at)
+        return dim
+
+    def _new_dim(self, at: int) -> Dim:
         b = self._buffer
         low, high = b.table(t.DIM, at)
         minimum = _INT64.unpack_from(b.data, at + low)[0] if low else 0

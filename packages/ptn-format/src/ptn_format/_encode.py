@@ -77,6 +77,7 @@ class _Encoder:
         self._wire: Any = native_graph_generated
         self._builder: Any = Builder(1 << 16)
         self._calls: dict[str, Callable[..., Any]] = {}
+        self._shared: dict[Any, int] = {}
         self._depth = 0
         self._arguments: dict[type, Callable[[Any], int]] = {
             TensorArg: lambda arg: self._table("TensorArg", Name=self._string(arg.name)),
@@ -164,6 +165,16 @@ class _Encoder:
         vector: int = self._builder.CreateNumpyVector(array)
         return vector
 
+    def _once(self, item: _T, write: Callable[[_T], int]) -> int:
+        """Writes a small table the first time; equal ones share it."""
+        try:
+            offset = self._shared.get(item)
+        except TypeError:  # built with a list where the type says tuple: not hashable, but as good to write
+            return write(item)
+        if offset is None:
+            offset = self._shared[item] = write(item)
+        return offset
+
     # ------------------------------------------------------------------------------------------------ graph
 
     def _method(self, method: Method) -> int:
@@ -219,6 +230,12 @@ class _Encoder:
     # -------------------------------------------------------------------------------------------- arguments
 
     def _named_argument(self, argument: NamedArgument) -> int:
+        # Floats compare equal where they differ (0.0 and -0.0); graphs hold mappings, which have no hash.
+        if isinstance(argument.arg, FloatArg | FloatListArg | GraphArg):
+            return self._new_named_argument(argument)
+        return self._once(argument, self._new_named_argument)
+
+    def _new_named_argument(self, argument: NamedArgument) -> int:
         return self._table(
             "NamedArgument",
             Name=self._optional(argument.name),
@@ -259,7 +276,8 @@ class _Encoder:
 
     def _tensor_value(self, item: tuple[str, TensorMeta]) -> int:
         with _place(f"tensor '{item[0]}'"):
-            return self._table("TensorValue", Name=self._string(item[0]), Meta=self._tensor_meta(item[1]))
+            meta = self._once(item[1], self._tensor_meta)
+            return self._table("TensorValue", Name=self._string(item[0]), Meta=meta)
 
     def _tensor_meta(self, meta: TensorMeta) -> int:
         if len(meta.sizes) > MAX_RANK:
@@ -267,7 +285,7 @@ class _Encoder:
         return self._table(
             "TensorMeta",
             Dtype=int(meta.dtype),
-            Sizes=self._vector([self._dim(dim) for dim in meta.sizes]),
+            Sizes=self._vector([self._once(dim, self._dim) for dim in meta.sizes]),
             DimOrder=None if meta.dim_order is None else self._scalars(meta.dim_order, "<i4"),
             Quant=None if meta.quant is None else self._quant(meta.quant),
         )
@@ -305,7 +323,7 @@ class _Encoder:
                 "NamedTensorRef",
                 Name=self._string(ref.name),
                 DataKey=self._string(ref.data_key),
-                Meta=self._tensor_meta(ref.meta),
+                Meta=self._once(ref.meta, self._tensor_meta),
                 Kind=int(ref.kind),
                 Mutated=bool(ref.mutated),
             )

@@ -154,15 +154,20 @@ class FlatBuffer:
 
     def strings(self, at: int) -> tuple[str, ...]:
         """The elements of a vector of strings."""
-        start, count = self.vector(at, 4)
         string = self.string
+        start, count = self.vector(at, 4)
         return tuple([string(element) for element in range(start, start + 4 * count, 4)])
 
     def tables(self, at: int) -> list[int]:
         """The positions of the elements of a vector of tables."""
         start, count = self.vector(at, 4)
-        follow = self.follow
-        return [follow(element) for element in range(start, start + 4 * count, 4)]
+        first = start >> 2
+        offsets = self.words[first : first + count].tolist()
+        positions = [start + 4 * i + offset for i, offset in enumerate(offsets)]
+        if count and (min(offsets) < 4 or max(positions) + 4 > self.size):
+            for element in range(start, start + 4 * count, 4):
+                self.follow(element)  # raises at the one that is wrong
+        return positions
 
     def _extent(self, what: str, target: int, width: int) -> tuple[int, int]:
         if target & 3:

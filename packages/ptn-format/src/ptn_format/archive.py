@@ -210,7 +210,9 @@ def _describe_damage(view: memoryview, expected: int | None) -> str:
         expected = walk.size
     elif expected is None:
         found = f"the file is cut short: found {len(view)} bytes, expected at least {walk.size}"
-        reason = f"the member {walk.cut!r} alone reaches that far" if walk.cut else "the directory at the end is missing"
+        reason = (
+            f"the member {walk.cut!r} alone reaches that far" if walk.cut else "the directory at the end is missing"
+        )
         return f"{found} ({reason}). Was the download or the copy interrupted? Fetch or export the file again"
     if expected < len(view):
         return (
@@ -307,10 +309,13 @@ def _read_entries(view: memoryview, directory: _Directory) -> Iterator[_Entry]:
     for index in range(directory.count):
         if position + CENTRAL_HEADER.size > end:
             raise ArchiveError(
-                f"the archive's directory holds {index} entries but should hold {directory.count}", place=f"byte {position}"
+                f"the archive's directory holds {index} entries but should hold {directory.count}",
+                place=f"byte {position}",
             )
         fields = CENTRAL_HEADER.unpack_from(view, position)
-        signature, _, _, flags, method, _, _, crc, compressed, size, name_size, extra_size, comment_size, disk = fields[:14]
+        signature, _, _, flags, method, _, _, crc, compressed, size, name_size, extra_size, comment_size, disk = fields[
+            :14
+        ]
         if signature != CENTRAL_SIGNATURE:
             raise ArchiveError(f"entry {index} of the archive's directory has no signature", place=f"byte {position}")
         start = position + CENTRAL_HEADER.size
@@ -322,7 +327,9 @@ def _read_entries(view: memoryview, directory: _Directory) -> Iterator[_Entry]:
         extra = bytes(view[start + name_size : start + name_size + extra_size])
         size, compressed, header_offset, disk = _widen(name, extra, size, compressed, fields[16], disk)
         if disk:
-            raise ArchiveError("the archive is split over several files. Join them and re-pack the members", member=name)
+            raise ArchiveError(
+                "the archive is split over several files. Join them and re-pack the members", member=name
+            )
         yield _Entry(raw_name, name, flags, method, crc, compressed, size, header_offset)
     if position != end:
         raise ArchiveError(
@@ -444,7 +451,8 @@ def _misplaced(entry: _Entry, position: int) -> ArchiveError:
     if position == 0:
         return ArchiveError(f"{entry.header_offset} bytes precede the archive's first member. Remove them")
     return ArchiveError(
-        f"{entry.header_offset - position} bytes at {position}, before this member, belong to no member", member=entry.name
+        f"{entry.header_offset - position} bytes at {position}, before this member, belong to no member",
+        member=entry.name,
     )
 
 

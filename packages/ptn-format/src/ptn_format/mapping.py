@@ -161,5 +161,3 @@ def _check_size(size: int, label: str) -> None:
         raise NotAPackageError("not a .ptn package: the file is empty", file=label)
     if size > MAX_PACKAGE_BYTES:
         raise LimitError(f"the file has {size} bytes; at most {MAX_PACKAGE_BYTES} are read", file=label)
-
-

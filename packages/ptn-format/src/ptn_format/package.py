@@ -202,7 +202,9 @@ def open_package(source: Source) -> Package:
     return Package(source)
 
 
-def write_package(target: str | os.PathLike[str] | BinaryIO, program: Program, constants: Mapping[str, ArrayLike]) -> None:
+def write_package(
+    target: str | os.PathLike[str] | BinaryIO, program: Program, constants: Mapping[str, ArrayLike]
+) -> None:
     """Writes a package.
 
     The result depends on `program` and `constants` alone, byte for byte. A path is replaced whole and only when
@@ -244,7 +246,9 @@ def mutable_keys(program: Program) -> frozenset[str]:
         keys.update(binding.data_key for binding in method.constants if binding.mutated)
         keys.update(binding.fqn for binding in method.mutable_buffers)
         keys.update(
-            spec.target for spec in method.output_specs if spec.kind is OutputKind.BUFFER_MUTATION and spec.target is not None
+            spec.target
+            for spec in method.output_specs
+            if spec.kind is OutputKind.BUFFER_MUTATION and spec.target is not None
         )
     return frozenset(keys)
 
@@ -261,7 +265,9 @@ def _write_members(file: BinaryIO, program: bytes, plan: WeightsPlan) -> None:
 
 
 def _list_problems(problems: list[Problem]) -> str:
-    lines = [f"{problem.place}: {problem.message}" + (f" ({problem.hint})" if problem.hint else "") for problem in problems]
+    lines = [
+        f"{problem.place}: {problem.message}" + (f" ({problem.hint})" if problem.hint else "") for problem in problems
+    ]
     if len(lines) == 1:
         return lines[0]
     more = len(lines) - _SHOWN_PROBLEMS

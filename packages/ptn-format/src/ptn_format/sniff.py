@@ -61,7 +61,10 @@ def looks_like_zip_of(names: Collection[str]) -> str:
     if "data.pkl" in base:
         kind = "TorchScript module (torch.jit.save)" if "constants.pkl" in base else "checkpoint (torch.save)"
         return f"it looks like a PyTorch {kind}. Export the module with torch.export and ptn_export.to_native"
-    if any(name.endswith(".json") and "models/" in name for name in names) or "serialized_exported_program.json" in base:
+    if (
+        any(name.endswith(".json") and "models/" in name for name in names)
+        or "serialized_exported_program.json" in base
+    ):
         return "it looks like a torch.export file (.pt2). Load it with torch.export.load and pass it to to_native"
     for probe, description in _ZIP_KINDS:
         if any(name == probe or (probe[0] in "./" and name.endswith(probe)) for name in names):
@@ -101,9 +104,11 @@ def _is_onnx(head: bytes, size: int) -> bool:
 
 def _is_text(head: bytes, size: int) -> bool:
     text = head.decode("utf-8", errors="ignore")
-    return bool(text.strip()) and len(text.encode()) >= len(head) - 3 and text.replace("\n", " ").replace(
-        "\t", " "
-    ).replace("\r", " ").isprintable()
+    return (
+        bool(text.strip())
+        and len(text.encode()) >= len(head) - 3
+        and text.replace("\n", " ").replace("\t", " ").replace("\r", " ").isprintable()
+    )
 
 
 _TESTS: tuple[tuple[Callable[[bytes, int], bool], str], ...] = (

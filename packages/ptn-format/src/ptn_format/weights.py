@@ -280,7 +280,8 @@ def _check_spans(spans: list[tuple[int, int, str]], data_size: int) -> None:
             )
         if begin > position:
             raise WeightsError(
-                f"{begin - position} bytes before it, at {position}, belong to no tensor", place=f"tensor {_shorten(key)}"
+                f"{begin - position} bytes before it, at {position}, belong to no tensor",
+                place=f"tensor {_shorten(key)}",
             )
         position, previous = end, key
     if position != data_size:

@@ -153,7 +153,9 @@ def _info(key: str, value: ArrayLike) -> ConstantInfo:
             f"the format has no dtype {value.dtype}. It has {known}; convert the constant to one of them", place=place
         ) from None
     if len(shape) > MAX_RANK or max(shape, default=0) > MAX_AXIS_SIZE:
-        raise WriteError(f"the shape {shape} exceeds {MAX_RANK} axes or {MAX_AXIS_SIZE} elements along one", place=place)
+        raise WriteError(
+            f"the shape {shape} exceeds {MAX_RANK} axes or {MAX_AXIS_SIZE} elements along one", place=place
+        )
     return ConstantInfo(key, dtype, shape, prod(shape) * dtype.itemsize, 0)
 
 
