@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import abc
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -50,12 +50,15 @@ __all__ = [
     "EngineExecutable",
     "EngineHost",
     "EngineSpec",
+    "Prepared",
     "RunResult",
     "StaticGraph",
     "StaticNode",
     "Support",
     "Value",
     "check_support",
+    "initial_graph",
+    "refused_nodes",
 ]
 
 Array = npt.NDArray[Any]
@@ -191,7 +194,8 @@ class RunResult:
     """What one run gives back.
 
     Attributes:
-        outputs: one array per entry of `StaticGraph.outputs`, owned by the caller: later runs leave it alone.
+        outputs: one array per entry of `StaticGraph.outputs`, owned by the caller: later runs leave it alone, and it
+            shares no memory with the inputs, constants or state.
         input_updates: one array per entry of `StaticGraph.input_updates`.
     """
 
@@ -224,6 +228,14 @@ class EngineBuild(abc.ABC):
 
     def close(self) -> None:  # noqa: B027  most builds have nothing to free
         """Frees the build's buffers. Idempotent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What an executable keeps for one set of input shapes."""
+
+    graph: StaticGraph
+    build: EngineBuild
 
 
 class EngineContext(abc.ABC):
@@ -264,7 +276,12 @@ class EngineContext(abc.ABC):
 
     @abc.abstractmethod
     def write_state(self, key: str, array: Array) -> None:
-        """Replaces a state's value; `array` has its dtype and shape (the caller has checked)."""
+        """Replaces a state's value.
+
+        Args:
+            key: the state.
+            array: C-contiguous, of the state's dtype and shape (the caller has checked), and the engine's to keep.
+        """
 
     @abc.abstractmethod
     def reset_state(self) -> None:
@@ -292,18 +309,17 @@ class EngineExecutable:
     def __init__(self, context: EngineContext, method: LoweredMethod) -> None:
         self._context = context
         self._method = method
-        self._shapes: list[tuple[int, ...]] = [spec.initial_shape for spec in method.inputs]
-        self._inputs: list[Array | None] = [None] * len(self._shapes)
-        self._graph = method.specialize(tuple(self._shapes))
-        self._builds: OrderedDict[tuple[tuple[int, ...], ...], EngineBuild] = OrderedDict()
-        self._checked: set[tuple[tuple[int, ...], ...]] = set()
+        self._inputs: list[Array | None] = [None] * len(method.inputs)
+        self._prepared: OrderedDict[tuple[tuple[int, ...], ...], Prepared] = OrderedDict()
         self._result: RunResult | None = None
         self._closed = False
+        self._graph = initial_graph(method)
+        self._shapes: list[tuple[int, ...]] = list(self._graph.input_shapes)
         self._check_support(self._graph)
 
     @property
     def graph(self) -> StaticGraph:
-        """The static graph for the current input shapes."""
+        """The static graph of the last run; before the first one, for the upper bounds."""
         return self._graph
 
     @property
@@ -321,7 +337,7 @@ class EngineExecutable:
         return self._shapes[index]
 
     def output_sizes(self, index: int) -> tuple[int, ...]:
-        """Shape of output `index` for the current input shapes."""
+        """Shape of output `index` as of the last `execute`; before it, for the upper bounds."""
         return self._graph.outputs[index].shape
 
     def input_dtype(self, index: int) -> ScalarType:
@@ -367,17 +383,28 @@ class EngineExecutable:
         inputs: list[Array] = []
         for spec, array in zip(self._method.inputs, self._inputs, strict=True):
             if array is None:
-                raise InputError(f"input '{spec.name}' was not set")
+                raise InputError(f"input '{spec.name}' was not set since it was last resized; call set_input first")
             inputs.append(array)
+        self._result = None
         self._result = self.run(inputs)
 
     def get_output(self, index: int, out: Array | None = None) -> Array:
-        """Output `index` of the last `execute`, copied into `out` where given."""
+        """Output `index` of the last `execute`, copied into `out` where given.
+
+        Raises:
+            ExecutionError: nothing was executed yet.
+            InputError: `out` has another dtype or shape.
+        """
         if self._result is None:
-            raise ExecutionError("no output: execute() was not called")
+            raise ExecutionError("there is no output: execute() was not called, or it failed")
         array = self._result.outputs[index]
         if out is None:
             return array.copy()
+        if out.dtype != array.dtype or out.shape != array.shape:
+            raise InputError(
+                f"output {index} is {array.dtype}{list(array.shape)}, `out` is {out.dtype}{list(out.shape)}; "
+                "pass an array of the output's dtype and shape"
+            )
         np.copyto(out, array, casting="no")
         return out
 
@@ -387,52 +414,89 @@ class EngineExecutable:
         Args:
             inputs: one C-contiguous array per input, of its dtype, each shape within the bounds.
         """
-        return self.build(tuple([array.shape for array in inputs])).run(inputs)
+        return self.prepare(tuple([array.shape for array in inputs])).build.run(inputs)
+
+    def prepare(self, shapes: tuple[tuple[int, ...], ...]) -> Prepared:
+        """The static graph and the build for `shapes`, made on first use and cached.
+
+        Raises:
+            ClosedError: the executable was closed.
+            InputError: a shape is out of bounds.
+            UnsupportedMethodError: the engine refuses nodes at these shapes.
+        """
+        if self._closed:
+            raise ClosedError(f"method '{self._method.name}' was compiled by an engine context that has been closed")
+        prepared = self._prepared.get(shapes)
+        if prepared is None:
+            for spec, shape in zip(self._method.inputs, shapes, strict=True):
+                spec.check_shape(shape)
+            graph = self._method.specialize(shapes)
+            self._check_support(graph)
+            prepared = Prepared(graph, self._context.build(graph))
+            self._prepared[shapes] = prepared
+            while len(self._prepared) > MAX_BUILDS:
+                _, oldest = self._prepared.popitem(last=False)
+                oldest.build.close()
+        elif prepared.graph is not self._graph:
+            self._prepared.move_to_end(shapes)
+        else:
+            return prepared
+        self._graph = prepared.graph
+        for index, shape in enumerate(shapes):
+            if shape != self._shapes[index]:
+                self._shapes[index] = shape
+                self._inputs[index] = None
+        return prepared
 
     def build(self, shapes: tuple[tuple[int, ...], ...]) -> EngineBuild:
-        """The build for `shapes`, made on first use and cached."""
-        if self._closed:
-            raise ClosedError("this executable was closed")
-        build = self._builds.get(shapes)
-        if build is not None:
-            if len(self._builds) > 1:
-                self._builds.move_to_end(shapes)
-            return build
-        graph = self._method.specialize(shapes)
-        self._check_support(graph)
-        self._graph = graph
-        self._shapes = list(shapes)
-        build = self._context.build(graph)
-        self._builds[shapes] = build
-        while len(self._builds) > MAX_BUILDS:
-            _, oldest = self._builds.popitem(last=False)
-            oldest.close()
-        return build
+        """The build for `shapes`, made on first use and cached; raises as `prepare` does."""
+        return self.prepare(shapes).build
 
     def close(self) -> None:
         """Frees every build. Idempotent."""
-        for build in self._builds.values():
-            build.close()
-        self._builds.clear()
+        for prepared in self._prepared.values():
+            prepared.build.close()
+        self._prepared.clear()
         self._closed = True
 
     def _check_support(self, graph: StaticGraph) -> None:
-        if graph.input_shapes in self._checked:
-            return
         host = self._context.host
         refused = check_support(host.engine, host.device, graph)
         if refused:
             raise UnsupportedMethodError(host.name, self._method.name, refused)
-        self._checked.add(graph.input_shapes)
+
+
+def initial_graph(method: LoweredMethod) -> StaticGraph:
+    """The static graph for the upper bounds of the inputs; for the lower ones where an assertion of the program fails.
+
+    Raises:
+        InputError: the program's assertions hold for neither.
+        LoweringError: the method cannot be lowered.
+    """
+    try:
+        return method.specialize(tuple(spec.initial_shape for spec in method.inputs))
+    except InputError:
+        lowest = tuple(tuple(dim.min for dim in spec.dims) for spec in method.inputs)
+        try:
+            return method.specialize(lowest)
+        except InputError:
+            pass  # the first error, at the shape that the contract promises, tells more
+        raise
+
+
+def refused_nodes(engine: Engine, device: Device, graph: StaticGraph) -> Iterator[tuple[StaticNode, Support]]:
+    """Every node of `graph` and of its nested graphs that `engine` refuses on `device`, with its answer."""
+    for node in graph.nodes:
+        support = engine.supports(node, device)
+        if not support.ok:
+            yield node, support
+        for subgraph in node.subgraphs():
+            yield from refused_nodes(engine, device, subgraph)
 
 
 def check_support(engine: Engine, device: Device, graph: StaticGraph) -> list[UnsupportedNode]:
     """Every node of `graph` and of its nested graphs that `engine` refuses on `device`."""
-    refused: list[UnsupportedNode] = []
-    for node in graph.nodes:
-        support = engine.supports(node, device)
-        if not support.ok:
-            refused.append(UnsupportedNode(node.describe(), support.reason))
-        for subgraph in node.subgraphs():
-            refused.extend(check_support(engine, device, subgraph))
-    return refused
+    return [
+        UnsupportedNode(node.describe(), support.reason, op=node.op, method=graph.method)
+        for node, support in refused_nodes(engine, device, graph)
+    ]

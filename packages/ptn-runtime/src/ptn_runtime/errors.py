@@ -17,7 +17,9 @@ __all__ = [
     "InputError",
     "LoweringError",
     "MethodNotFoundError",
+    "NoEngineError",
     "PtnRuntimeError",
+    "Refusal",
     "StateError",
     "UnsupportedMethodError",
     "UnsupportedNode",
@@ -90,24 +92,74 @@ class UnsupportedNode:
         node: the node's description: name, operator, source line.
         reason: why the engine refuses it.
         engines: names of installed engines that can run it.
+        op: canonical name of the operator.
+        method: the method that the node belongs to.
     """
 
     node: str
     reason: str
     engines: tuple[str, ...] = ()
+    op: str = ""
+    method: str = ""
+
+    def __str__(self) -> str:
+        text = f"{self.node}: {self.reason}"
+        if self.engines:
+            text += f" Engines that can: {', '.join(self.engines)}."
+        return text
 
 
 class UnsupportedMethodError(EngineError):
-    """An engine cannot run a method; lists every node that it refuses."""
+    """An engine cannot run a method; lists every node that it refuses.
+
+    Attributes:
+        engine: the engine's name.
+        method: the method's name; several are separated by commas.
+        nodes: every refused node.
+    """
 
     def __init__(self, engine: str, method: str, nodes: Sequence[UnsupportedNode]) -> None:
         self.engine = engine
         self.method = method
         self.nodes = tuple(nodes)
-        lines = [f"engine '{engine}' cannot run method '{method}': {len(nodes)} node(s) refused."]
-        for item in nodes:
-            line = f"  {item.node}: {item.reason}"
-            if item.engines:
-                line += f" Engines that can: {', '.join(item.engines)}."
-            lines.append(line)
+        several = "," in method
+        count = "1 node is" if len(self.nodes) == 1 else f"{len(self.nodes)} nodes are"
+        lines = [
+            f"engine '{engine}' cannot run method{'s' if several else ''} "
+            f"{', '.join(repr(name.strip()) for name in method.split(','))}: {count} not supported."
+        ]
+        lines += [f"  {f'{item.method}: ' if several and item.method else ''}{item}" for item in self.nodes]
         super().__init__("\n".join(lines))
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why an engine was not chosen for a program.
+
+    Attributes:
+        engine: the engine's name.
+        device: the device that was asked; None where it did not come that far.
+        reason: one sentence.
+        nodes: every node that the engine refuses, where that is the reason.
+    """
+
+    engine: str
+    device: str | None
+    reason: str
+    nodes: tuple[UnsupportedNode, ...] = ()
+
+    def __str__(self) -> str:
+        where = f"engine '{self.engine}'" + (f" on {self.device}" if self.device else "")
+        return f"{where}: {self.reason}"
+
+
+class NoEngineError(EngineError):
+    """No installed engine runs every method of the program.
+
+    Attributes:
+        refused: one entry per engine and device that was tried.
+    """
+
+    def __init__(self, message: str, refused: Sequence[Refusal] = ()) -> None:
+        super().__init__(message)
+        self.refused = tuple(refused)
