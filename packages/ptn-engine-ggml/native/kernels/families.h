@@ -1,0 +1,30 @@
+// The kernel files, one per operator family.
+#pragma once
+
+#include <vector>
+
+#include "support.h"
+
+namespace ptn::kernels {
+
+KernelList cast_kernels();
+KernelList conv_kernels();
+KernelList create_kernels();
+KernelList elementwise_kernels();
+KernelList index_kernels();
+KernelList layout_kernels();
+KernelList matmul_kernels();
+KernelList norm_kernels();
+KernelList pool_kernels();
+KernelList quant_kernels();
+KernelList reduction_kernels();
+KernelList resample_kernels();
+KernelList sort_kernels();
+
+inline std::vector<KernelList> family_lists() {
+  return {cast_kernels(),      conv_kernels(),     create_kernels(), elementwise_kernels(), index_kernels(),
+          layout_kernels(),    matmul_kernels(),   norm_kernels(),   pool_kernels(),        quant_kernels(),
+          reduction_kernels(), resample_kernels(), sort_kernels()};
+}
+
+}  // namespace ptn::kernels
