@@ -2,19 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ptn_format.dtypes import ScalarType
-from ptn_format.graph import Dim
-from ptn_format.signature import Signature
+from ptn_format.errors import SignatureError
+from ptn_format.graph import Dim, InputKind, Method, Node, OpKind, OutputKind, OutputValueKind, TensorArg, TensorMeta
+from ptn_format.signature import NAME_KEY, SIGNATURE_KEY, Signature, leaves
 
-from ptn_runtime.errors import InputError
-from ptn_runtime.lowering.static import StaticGraph
+from ptn_runtime.errors import InputError, LoweringError, MethodNotFoundError
+from ptn_runtime.lowering.canonical import canonicalize
+from ptn_runtime.lowering.fold import Folder
+from ptn_runtime.lowering.names import canonical_name, is_in_place
+from ptn_runtime.lowering.plan import CanonicalGraph
+from ptn_runtime.lowering.specialize import specialize
+from ptn_runtime.lowering.static import StaticGraph, TensorSpec
 
 if TYPE_CHECKING:
     from ptn_format.package import Package
+
+MAX_GRAPHS = 64
+"""Static graphs that one method keeps; the least recently used goes first."""
+
+_SCALAR_TYPES = {
+    OutputValueKind.INT: ScalarType.LONG,
+    OutputValueKind.FLOAT: ScalarType.DOUBLE,
+    OutputValueKind.BOOL: ScalarType.BOOL,
+}
 
 __all__ = ["InputSpec", "LoweredMethod", "LoweredProgram", "StateSpec"]
 
@@ -89,6 +106,40 @@ class LoweredMethod:
     inputs: tuple[InputSpec, ...]
     signature: Signature
 
+    def __init__(self, method: Method, package: Package, state_keys: frozenset[str]) -> None:
+        self.name = method.name
+        placeholders = _placeholders(method)
+        mutated = _mutated_inputs(method)
+        self.inputs = tuple(_input_spec(method, name, placeholders.get(name), mutated) for name in method.graph.inputs)
+        self.signature = _signature(method, self.inputs)
+        self._method = method
+        self._package = package
+        self._state_keys = state_keys
+        self._folder = Folder(package)
+        self._dynamic = any(not dim.is_static for spec in self.inputs for dim in spec.dims)
+        self._lock = threading.RLock()
+        self._canonical: CanonicalGraph | None = None
+        self._failure: LoweringError | None = None
+        self._graphs: OrderedDict[tuple[tuple[int, ...], ...], StaticGraph] = OrderedDict()
+
+    @property
+    def canonical(self) -> CanonicalGraph:
+        """The canonical graph, made on first use.
+
+        Raises:
+            LoweringError: results depend on nodes that cannot be lowered; lists all of them.
+        """
+        with self._lock:
+            if self._failure is not None:
+                raise self._failure
+            if self._canonical is None:
+                try:
+                    self._canonical = canonicalize(self._method, self._package, self._state_keys)
+                except LoweringError as error:
+                    self._failure = error
+                    raise
+            return self._canonical
+
     def specialize(self, shapes: tuple[tuple[int, ...], ...]) -> StaticGraph:
         """The static graph for these input shapes.
 
@@ -96,7 +147,29 @@ class LoweredMethod:
             InputError: a shape is out of bounds, or an assertion of the program does not hold for it.
             LoweringError: a node has no shape rule, or depends on data in a way that cannot be lowered.
         """
-        raise NotImplementedError
+        with self._lock:
+            graph = self._graphs.get(shapes)
+            if graph is None:
+                graph = self._specialize(shapes)
+                self._graphs[shapes] = graph
+                if len(self._graphs) > MAX_GRAPHS:
+                    self._graphs.popitem(last=False)
+            else:
+                self._graphs.move_to_end(shapes)
+            return graph
+
+    def _specialize(self, shapes: tuple[tuple[int, ...], ...]) -> StaticGraph:
+        if len(shapes) != len(self.inputs):
+            raise InputError(f"method '{self.name}' takes {len(self.inputs)} inputs, got {len(shapes)} shapes")
+        for spec, shape in zip(self.inputs, shapes, strict=True):
+            spec.check_shape(shape)
+        return specialize(
+            self.canonical,
+            [TensorSpec(spec.dtype, shape) for spec, shape in zip(self.inputs, shapes, strict=True)],
+            {name: spec.name for name, spec in zip(self._method.graph.inputs, self.inputs, strict=True)},
+            self._folder,
+            dynamic=self._dynamic,
+        )
 
 
 class LoweredProgram:
@@ -104,14 +177,24 @@ class LoweredProgram:
 
     Attributes:
         methods: names of the methods.
-        states: every mutable buffer of the program, by key.
     """
 
     methods: tuple[str, ...]
-    states: Mapping[str, StateSpec]
 
     def __init__(self, package: Package) -> None:
         self.package = package
+        self.methods = tuple(package.method_names)
+        self._lock = threading.RLock()
+        self._lowered: dict[str, LoweredMethod] = {}
+        self._states: Mapping[str, StateSpec] | None = None
+
+    @property
+    def states(self) -> Mapping[str, StateSpec]:
+        """Every mutable buffer of the program, by key: all that some method changes or may change."""
+        with self._lock:
+            if self._states is None:
+                self._states = _states([self.package.method(name) for name in self.methods])
+            return self._states
 
     def method(self, name: str) -> LoweredMethod:
         """Returns the method, lowering it on first use.
@@ -119,4 +202,87 @@ class LoweredProgram:
         Raises:
             MethodNotFoundError: there is none; the text lists those that exist.
         """
-        raise NotImplementedError
+        with self._lock:
+            method = self._lowered.get(name)
+            if method is None:
+                if name not in self.methods:
+                    raise MethodNotFoundError(f"there is no method '{name}'; the program has {', '.join(self.methods)}")
+                method = LoweredMethod(self.package.method(name), self.package, frozenset(self.states))
+                self._lowered[name] = method
+            return method
+
+
+def _placeholders(method: Method) -> dict[str, Node]:
+    return {
+        node.outputs[0].name if node.outputs else node.name: node
+        for node in method.graph.nodes
+        if node.op_kind is OpKind.PLACEHOLDER
+    }
+
+
+def _input_spec(method: Method, name: str, node: Node | None, mutated: frozenset[str]) -> InputSpec:
+    shown = node.metadata.get(NAME_KEY, name) if node is not None else name
+    meta = method.graph.tensor_values.get(name)
+    if meta is not None:
+        return InputSpec(shown, meta.dtype, meta.sizes, name in mutated)
+    kind = node.outputs[0].kind if node is not None and node.outputs else OutputValueKind.TENSOR
+    if kind not in _SCALAR_TYPES:
+        raise LoweringError(f"method '{method.name}': the file does not say what input '{name}' is")
+    return InputSpec(shown, _SCALAR_TYPES[kind], ())
+
+
+def _signature(method: Method, inputs: tuple[InputSpec, ...]) -> Signature:
+    output = next((node for node in method.graph.nodes if node.op_kind is OpKind.OUTPUT), None)
+    count = len(output.inputs) if output is not None else 0
+    count -= sum(spec.kind is not OutputKind.USER_OUTPUT for spec in method.output_specs)
+    text = output.metadata.get(SIGNATURE_KEY) if output is not None else None
+    if text is None:
+        return Signature.flat([spec.name for spec in inputs], count)
+    signature = Signature.from_json(text)
+    in_leaves = sorted(leaf.index for parameter in signature.parameters for leaf in leaves(parameter.tree))
+    if in_leaves != list(range(len(inputs))) or any(leaf.index >= count for leaf in leaves(signature.result)):
+        raise SignatureError(
+            f"method '{method.name}': the signature does not fit its graph, "
+            f"which has {len(inputs)} input(s) and {count} result(s)"
+        )
+    return signature
+
+
+def _mutated_inputs(method: Method) -> frozenset[str]:
+    stated = {spec.target for spec in method.output_specs if spec.kind is OutputKind.USER_INPUT_MUTATION}
+    return frozenset(name for name in method.graph.inputs if name in stated or name in set(_written(method)))
+
+
+def _written(method: Method) -> Iterator[str]:
+    """Names of values that in-place operators write to, through the views that the file states."""
+    base: dict[str, str] = {}
+    for node in method.graph.nodes:
+        for output in node.outputs:
+            if output.alias_of is not None:
+                base[output.name] = output.alias_of
+        in_place = is_in_place(canonical_name(node.target or ""))
+        for index, item in enumerate(node.inputs):
+            if isinstance(item.arg, TensorArg) and (item.mutated or (in_place and index == 0)):
+                name = item.arg.name
+                while name in base:
+                    name = base[name]
+                yield name
+
+
+def _states(methods: list[Method]) -> Mapping[str, StateSpec]:
+    found: dict[str, StateSpec] = {}
+    for method in methods:
+        written = set(_written(method))
+        targets = {spec.target for spec in method.output_specs if spec.kind is OutputKind.BUFFER_MUTATION}
+        for ref in method.constants:
+            changed = ref.mutated or ref.name in written or ref.data_key in targets
+            if ref.kind is InputKind.BUFFER and changed:
+                found[ref.data_key] = _state(ref.data_key, ref.meta, has_data=True)
+        for buffer in method.mutable_buffers:
+            meta = method.graph.tensor_values[buffer.name]
+            found.setdefault(buffer.fqn, _state(buffer.fqn, meta, has_data=False))
+    return found
+
+
+def _state(key: str, meta: TensorMeta, *, has_data: bool) -> StateSpec:
+    return StateSpec(key, meta.dtype, tuple(dim.min for dim in meta.sizes), has_data)

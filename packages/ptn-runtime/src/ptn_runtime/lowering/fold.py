@@ -1,0 +1,96 @@
+"""Evaluates nodes whose arguments are all constant, so that engines neither run nor see them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ptn_runtime.lowering.canonical import Constants
+from ptn_runtime.lowering.static import TensorSpec, Value
+
+__all__ = ["ALWAYS_BYTES", "LIMIT_BYTES", "Folder"]
+
+Array = npt.NDArray[Any]
+
+ALWAYS_BYTES = 1 << 16
+"""Results of at most this size are always folded."""
+LIMIT_BYTES = 1 << 20
+"""Results up to this size are folded where they are not larger than what they are made of: a folded weight costs
+memory beside the original, and should not undo a compact representation."""
+
+
+class Folder:
+    """Runs reference kernels on constants of one package."""
+
+    def __init__(self, constants: Constants) -> None:
+        self._constants = constants
+
+    def worthwhile(self, args: Mapping[str, Any], specs: tuple[TensorSpec, ...]) -> bool:
+        """Whether the results are small enough to be kept as constants."""
+        size = sum(_nbytes(spec) for spec in specs)
+        if size <= ALWAYS_BYTES:
+            return True
+        if size > LIMIT_BYTES:
+            return False
+        weights = sum(value.nbytes for value in _values(args) if value.key is not None)
+        return not weights or size <= weights
+
+    def evaluate(self, op: str, args: Mapping[str, Any], specs: tuple[TensorSpec, ...]) -> tuple[Array, ...] | None:
+        """The results of `op`, read-only, or None where the reference engine cannot run it."""
+        from ptn_runtime import reference  # numpy kernels; only needed where there is something to fold
+
+        if op not in getattr(reference, "KERNELS", ()):
+            return None
+        arrays = {name: self._resolve(arg) for name, arg in args.items()}
+        try:
+            with np.errstate(all="ignore"):
+                results = reference.evaluate(op, arrays, specs)
+        except (IndexError, ValueError):
+            # The program fails where the node is reached; so it stays, and the engine raises as it would for data.
+            return None
+        return tuple(_own(result, spec) for result, spec in zip(results, specs, strict=True))
+
+    def array(self, value: Value) -> Array:
+        """The contents of a constant."""
+        if value.data is not None:
+            return value.data
+        if value.key is None:
+            raise ValueError(f"{value} is no constant")
+        array: Array = self._constants.constant(value.key)
+        return array
+
+    def _resolve(self, arg: Any) -> Any:
+        if isinstance(arg, Value):
+            return self.array(arg)
+        if isinstance(arg, tuple):
+            return tuple(self._resolve(item) for item in arg)
+        return arg
+
+
+def _own(result: Array, spec: TensorSpec) -> Array:
+    # A kernel may return a view of a weight or a broadcast: keep neither alive.
+    array: Array = np.array(result, dtype=spec.dtype.numpy, order="C", copy=True)
+    if array.shape != spec.shape:
+        raise AssertionError(f"kernel gave shape {array.shape}, its shape rule {spec.shape}")
+    array.flags.writeable = False
+    return array
+
+
+def _nbytes(spec: TensorSpec) -> int:
+    size = spec.dtype.itemsize
+    for axis in spec.shape:
+        size *= axis
+    return size
+
+
+def _values(args: Mapping[str, Any]) -> list[Value]:
+    found: list[Value] = []
+    for arg in args.values():
+        if isinstance(arg, Value):
+            found.append(arg)
+        elif isinstance(arg, tuple):
+            found.extend(item for item in arg if isinstance(item, Value))
+    return found

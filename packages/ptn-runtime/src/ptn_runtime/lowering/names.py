@@ -1,0 +1,108 @@
+"""Operator names: from the file's spelling to the canonical one, and what kind of operator a name stands for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+__all__ = [
+    "CONTROL",
+    "IGNORED_ARGUMENTS",
+    "IN_PLACE_VIEWS",
+    "NO_OPS",
+    "canonical_name",
+    "functional_name",
+    "is_in_place",
+    "is_view_copy",
+]
+
+_VIEW_COPIES = frozenset(
+    f"aten.{name}_copy"
+    for name in (
+        "_reshape_alias alias as_strided detach diagonal expand lift_fresh narrow permute select slice split "
+        "split_with_sizes squeeze t transpose unbind unfold unsqueeze view"
+    ).split()
+)
+
+_RENAMED = {
+    "aten._reshape_alias.default": "aten.view.default",
+    "aten._unsafe_view.default": "aten.view.default",
+    "aten.lift.default": "aten.alias.default",
+    "aten.lift_fresh.default": "aten.alias.default",
+    "aten.detach.default": "aten.alias.default",
+    "aten._assert_async.default": "aten._assert_async.msg",
+    "aten._index_put_impl.default": "aten.index_put.default",
+    "aten._unsafe_index_put.default": "aten.index_put.default",
+    "aten._unsafe_index.Tensor": "aten.index.Tensor",
+    "aten.item.default": "aten._local_scalar_dense.default",
+    "aten.size.int": "aten.sym_size.int",
+    "aten.stride.int": "aten.sym_stride.int",
+    "aten.numel.default": "aten.sym_numel.default",
+}
+
+CONTROL: Mapping[str, str] = {
+    "higher_order.cond": "control.cond",
+    "higher_order.while_loop": "control.while_loop",
+    "higher_order.map": "control.map",
+    "higher_order.map_impl": "control.map",
+}
+"""Higher-order operators, `torch.ops.` dropped, and their canonical names."""
+
+IN_PLACE_VIEWS = frozenset(
+    f"aten.{name}_"
+    for name in "as_strided detach resize resize_as set squeeze swapaxes swapdims t transpose unsqueeze".split()
+)
+"""In-place operators that change what a tensor refers to or its shape, not its contents."""
+
+NO_OPS = frozenset({"aten._assert_tensor_metadata.default"})
+"""Checks of what shape rules establish anyway."""
+
+IGNORED_ARGUMENTS = frozenset(
+    {
+        "accumulate_grad",
+        "benchmark",
+        "cudnn_enabled",
+        "device",
+        "deterministic",
+        "generator",
+        "implicit",
+        "layout",
+        "memory_format",
+        "non_blocking",
+        "out",
+        "pin_memory",
+        "requires_grad",
+    }
+)
+"""Arguments without meaning here: placement, memory layout and autograd never change a result."""
+
+
+def canonical_name(target: str) -> str:
+    """The canonical name of a target: `torch.ops.aten.view_copy.default` is `aten.view.default`.
+
+    In-place operators keep their underscore: see `functional_name`.
+    """
+    name = target.removeprefix("torch.ops.")
+    if name in CONTROL:
+        return CONTROL[name]
+    base, _, overload = name.rpartition(".")
+    if base in _VIEW_COPIES:
+        name = f"{base.removesuffix('_copy')}.{overload}"
+    return _RENAMED.get(name, name)
+
+
+def is_in_place(name: str) -> bool:
+    """Whether a canonical name is that of an in-place operator, such as `aten.relu_.default`."""
+    base = name.rpartition(".")[0]
+    return base.startswith("aten.") and base.endswith("_") and not base.endswith("__")
+
+
+def functional_name(name: str) -> str:
+    """The functional form of an in-place operator: `aten.relu_.default` is `aten.relu.default`."""
+    base, _, overload = name.rpartition(".")
+    name = f"{base.removesuffix('_')}.{overload}"
+    return _RENAMED.get(name, name)
+
+
+def is_view_copy(target: str) -> bool:
+    """Whether the file asks for a copy of a view, whose result shares nothing with its source."""
+    return target.removeprefix("torch.ops.").rpartition(".")[0] in _VIEW_COPIES

@@ -1,0 +1,452 @@
+"""From the canonical graph to the static graph, once per set of input shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NoReturn
+
+import numpy as np
+from ptn_format.dtypes import ScalarType
+from ptn_format.graph import TensorMeta
+
+from ptn_runtime.errors import InputError, LoweringError, PtnRuntimeError
+from ptn_runtime.lowering.finish import finish
+from ptn_runtime.lowering.fold import Folder
+from ptn_runtime.lowering.plan import (
+    Assertion,
+    Call,
+    CanonicalGraph,
+    Control,
+    Item,
+    Ref,
+    ScalarCall,
+    Scatter,
+    Settle,
+    Step,
+    Unknown,
+    describe,
+)
+from ptn_runtime.lowering.scalars import Scalars
+from ptn_runtime.lowering.simplify import SIMPLIFIERS
+from ptn_runtime.lowering.static import StaticGraph, StaticNode, TensorSpec, Value, ValueKind
+from ptn_runtime.lowering.views import INVERSES
+from ptn_runtime.shapes import OPERATORS, DataDependentError
+
+__all__ = ["specialize"]
+
+_CONSTANT = ValueKind.CONSTANT
+_NODE = ValueKind.NODE
+
+
+def specialize(
+    graph: CanonicalGraph,
+    inputs: Sequence[TensorSpec],
+    input_names: Mapping[str, str],
+    folder: Folder,
+    *,
+    dynamic: bool,
+) -> StaticGraph:
+    """The static graph for these inputs.
+
+    Args:
+        graph: the method's canonical graph. Results of folding that hold for all shapes are kept in it, so one graph
+            must be specialised by one thread at a time.
+        inputs: dtype and shape of each user input.
+        input_names: what users call the inputs, by their names in the graph; for messages.
+        folder: evaluates constants.
+        dynamic: some input may have other shapes; then a shape that does not fit is the caller's fault.
+
+    Raises:
+        InputError: the shapes do not fit the program.
+        LoweringError: a node cannot be lowered.
+    """
+    builder = _Builder(graph, folder, _Messages(graph, inputs, input_names, dynamic))
+    values = []
+    for (slot, name), spec in zip(graph.inputs, inputs, strict=True):
+        value = Value(-1, name, spec.dtype, spec.shape, ValueKind.INPUT)
+        builder.env[slot] = value
+        values.append(value)
+    return builder.build(tuple(values))
+
+
+class _Messages:
+    """Makes the errors of one specialisation."""
+
+    def __init__(
+        self, graph: CanonicalGraph, inputs: Sequence[TensorSpec], names: Mapping[str, str], dynamic: bool
+    ) -> None:
+        self.method = graph.name
+        self.dynamic = dynamic
+        self.inputs = {
+            name: (names.get(name, name), spec.shape) for (_, name), spec in zip(graph.inputs, inputs, strict=True)
+        }
+
+    def raise_for(self, step: Step, error: Exception, shapes: str) -> NoReturn:
+        """Raises what `error` at `step` means for the caller."""
+        where = f"method '{self.method}', {describe(step)}"
+        if isinstance(error, DataDependentError):
+            raise LoweringError(f"{where}: the result's shape depends on the data: {error}") from error
+        if isinstance(error, LoweringError):
+            raise LoweringError(f"{where}: {error}") from error
+        if isinstance(error, ValueError) and not isinstance(error, PtnRuntimeError):
+            if self.dynamic:
+                raise InputError(f"{where} cannot run on {shapes}: {error}. Input shapes: {self.listed()}") from error
+            raise LoweringError(f"{where} cannot run on {shapes}: {error}") from error
+        raise LoweringError(f"{where}: internal error, {type(error).__name__}: {error}") from error
+
+    def raise_assertion(self, step: Assertion, values: tuple[Any, ...]) -> NoReturn:
+        """Raises for an assertion of the program that does not hold."""
+        parts = []
+        for name, axis in step.origins:
+            if name in self.inputs:
+                shown, shape = self.inputs[name]
+                parts.append(f"input '{shown}' has size {shape[axis]} on axis {axis % len(shape)}")
+        about = "; ".join(parts) if parts else f"input shapes: {self.listed()}"
+        condition = step.message or f"{step.op}({', '.join(map(str, values))})"
+        where = f" from {step.source}" if step.source else ""
+        raise InputError(
+            f"method '{self.method}': an assertion of the program{where} does not hold: {condition} ({about})"
+        )
+
+    def listed(self) -> str:
+        """The input shapes for messages."""
+        return ", ".join(f"{name}{list(shape)}" for name, shape in self.inputs.values()) or "none"
+
+
+class _Builder:
+    """Runs the steps of one graph and collects nodes; nested graphs get a builder of their own."""
+
+    def __init__(self, graph: CanonicalGraph, folder: Folder, messages: _Messages) -> None:
+        self.graph = graph
+        self.folder = folder
+        self.messages = messages
+        self.env: list[Any] = [None] * graph.num_slots
+        self.nodes: list[StaticNode] = []
+        self._step: Step | None = None
+        self._scalars = Scalars(self.emit)
+
+    def build(self, inputs: tuple[Value, ...]) -> StaticGraph:
+        """Runs all steps; `env` holds the inputs."""
+        graph, env = self.graph, self.env
+        states = self._bind(graph)
+        self.run(graph.steps)
+        results = tuple(env[item.slot] if type(item) is Ref else item for item in graph.results)
+        return finish(
+            graph.name,
+            inputs=inputs,
+            states=states,
+            nodes=self.nodes,
+            results=results,
+            state_updates=[(env[old], env[new]) for old, new in graph.state_updates],
+            input_updates=[(env[old], env[new]) for old, new in graph.input_updates],
+        )
+
+    def _bind(self, graph: CanonicalGraph) -> tuple[Value, ...]:
+        env = self.env
+        for binding in graph.constants:
+            env[binding.slot] = Value(-1, binding.name, binding.dtype, binding.shape, _CONSTANT, binding.key)
+        states = []
+        for binding in graph.states:
+            value = Value(-1, binding.name, binding.dtype, binding.shape, ValueKind.STATE, binding.key)
+            env[binding.slot] = value
+            states.append(value)
+        return tuple(states)
+
+    def run(self, steps: Iterable[Step]) -> None:
+        """Runs steps in order, turning what goes wrong into errors that name the step."""
+        handlers = _HANDLERS
+        for step in steps:
+            self._step = step
+            try:
+                handlers[type(step)](self, step)
+            except InputError:
+                raise
+            except Exception as error:  # noqa: BLE001  a faulty rule must not surface as a bare TypeError
+                if getattr(error, "located", False):
+                    raise
+                self._raise(step, error)
+
+    def _raise(self, step: Step, error: Exception) -> NoReturn:
+        values = [self.env[slot] for slot in step.reads()]
+        shapes = ", ".join(str(value) for value in values if isinstance(value, Value)) or "its arguments"
+        try:
+            self.messages.raise_for(step, error, shapes)
+        except LoweringError as located:
+            located.located = True  # type: ignore[attr-defined]  # enclosing graphs pass it on as it is
+            raise
+
+    # Steps.
+
+    def _call(self, step: Call) -> None:
+        env = self.env
+        args = step.args.copy()
+        constant = step.foldable
+        for name, slot in step.tensors:
+            value = env[slot]
+            args[name] = value
+            if constant and value.kind is not _CONSTANT:
+                constant = False
+        for name, slot, run_time in step.scalars:
+            value = env[slot]
+            if type(value) is Value:
+                constant = False
+                if not run_time:
+                    raise _data_dependent(name, value)
+            args[name] = value
+        for name, items in step.lists:
+            resolved = tuple([env[item.slot] if type(item) is Ref else item for item in items])
+            args[name] = resolved
+            constant = self._check_list(step, name, resolved) and constant
+        results = self._results(step, args, constant)
+        for slot, value in zip(step.outputs, results, strict=True):
+            env[slot] = value
+
+    def _check_list(self, step: Call, name: str, items: tuple[Any, ...]) -> bool:
+        """Whether all tensors of a list are constant; refuses run-time numbers among sizes."""
+        constant = True
+        numbers = name in step.operator.numbers
+        for item in items:
+            if type(item) is Value:
+                if numbers:
+                    raise _data_dependent(name, item)
+                if item.kind is not _CONSTANT:
+                    constant = False
+        return constant
+
+    def _results(self, step: Call, args: dict[str, Any], constant: bool) -> Sequence[Value]:
+        operator = step.operator
+        if constant and step.shape_free:
+            known = self.graph.folded.get(step.outputs[0])
+            if known is not None:
+                return [_literal(name, array) for name, array in zip(step.names, known, strict=True)]
+        inferred = operator.rule(**args)
+        specs = (inferred,) if type(inferred) is TensorSpec else inferred
+        for spec, meta in zip(specs, step.metas, strict=True):
+            if meta is not None and not _fits(spec, meta):
+                raise _Mismatch(f"the shape rule gives {spec}, the file says {_stated(meta)}")
+        simplifier = SIMPLIFIERS.get(operator.name)
+        if simplifier is not None:
+            same = simplifier(self.emit, args, specs[0])
+            if same is not None:
+                return (same,)
+        if constant:
+            arrays = self._fold(operator.name, args, specs)
+            if arrays is not None:
+                if step.shape_free:
+                    self.graph.folded[step.outputs[0]] = arrays
+                return [_literal(name, array) for name, array in zip(step.names, arrays, strict=True)]
+        outputs = tuple([Value(-1, name, spec.dtype, spec.shape) for name, spec in zip(step.names, specs, strict=True)])
+        self.nodes.append(StaticNode(step.name, operator.name, args, outputs, step.source))
+        return outputs
+
+    def _fold(self, op: str, args: Mapping[str, Any], specs: tuple[TensorSpec, ...]) -> tuple[Any, ...] | None:
+        return self.folder.evaluate(op, args, specs) if self.folder.worthwhile(args, specs) else None
+
+    def emit(self, op: str, **given: Any) -> Value:
+        """Adds a node with one result that the file does not have, on behalf of the current step."""
+        step = self._step
+        assert step is not None
+        operator = OPERATORS.get(op)
+        if operator is None:
+            raise LoweringError(f"needs {op}, which has no shape rule")
+        args = {name: given[name] if name in given else operator.defaults[name] for name in operator.parameters}
+        call = Call(
+            name=step.name,
+            operator=operator,
+            args=args,
+            tensors=(),
+            scalars=(),
+            lists=(),
+            outputs=(),
+            names=(step.name,),
+            metas=(None,),
+            foldable=True,
+            source=step.source,
+        )
+        constant = all(not isinstance(arg, Value) or arg.kind is _CONSTANT for arg in args.values())
+        if op.startswith("aten._assert_async."):
+            self.nodes.append(StaticNode(step.name, op, args, (), step.source))
+            return args["self"]  # type: ignore[no-any-return]
+        (result,) = self._results(call, args, constant)
+        return result
+
+    def _scalar_call(self, step: ScalarCall) -> None:
+        env = self.env
+        args = [_resolve(env, item) for item in step.args]
+        if not step.takes_tensors and any(type(arg) is Value for arg in args):
+            env[step.output] = self._scalars.run_time(step.op, args)
+            return
+        try:
+            env[step.output] = step.function(*args)
+        except (ArithmeticError, OverflowError) as error:
+            raise ValueError(f"{step.op}{tuple(args)}: {error}") from error
+
+    def _item(self, step: Item) -> None:
+        value = self.env[step.tensor]
+        if not isinstance(value, Value):
+            self.env[step.output] = value
+            return
+        if value.numel != 1:
+            raise ValueError(f"item() takes a tensor of one element, got {value}")
+        if value.kind is _CONSTANT:
+            self.env[step.output] = self.folder.array(value).item()
+            return
+        self.env[step.output] = self.emit("aten.view.default", self=value, size=())
+
+    def _assertion(self, step: Assertion) -> None:
+        args = tuple(_resolve(self.env, item) for item in step.args)
+        if any(type(arg) is Value for arg in args):
+            for condition in self._scalars.run_time_assertion(args):
+                self.emit("aten._assert_async.msg", self=condition, assert_msg=step.message)
+        elif not step.holds(*args):
+            self.messages.raise_assertion(step, args)
+
+    def _settle(self, step: Settle) -> None:
+        old, new = self.env[step.old], self.env[step.new]
+        if old.shape != new.shape:
+            raise ValueError(f"an in-place operator gives {list(new.shape)}, its argument is {list(old.shape)}")
+        if new.dtype is not old.dtype:
+            new = self.emit("aten._to_copy.default", self=new, dtype=old.dtype)
+        self.env[step.output] = new
+
+    def _scatter(self, step: Scatter) -> None:
+        env, view = self.env, step.view
+        args = view.args.copy()
+        for name, slot in view.tensors:
+            args[name] = env[slot]
+        for name, slot, _ in view.scalars:
+            if type(env[slot]) is Value:
+                raise _data_dependent(name, env[slot])
+            args[name] = env[slot]
+        for name, items in view.lists:
+            args[name] = tuple(_resolve(env, item) for item in items)
+        env[step.output] = INVERSES[view.op](self.emit, env[step.base], env[step.new], args, step.index)
+
+    def _unknown(self, step: Unknown) -> None:
+        raise LoweringError(step.reason)
+
+    # Higher-order operators.
+
+    def _control(self, step: Control) -> None:
+        env = self.env
+        operands = [tuple(_resolve(env, item) for item in items) for items in step.operands]
+        predicate = _resolve(env, step.predicate)
+        if step.op == "control.cond":
+            results = self._cond(step, predicate, operands[0] if operands else ())
+        elif step.op == "control.while_loop":
+            results = self._while_loop(step, operands)
+        else:
+            results = self._map(step, operands)
+        for slot, value in zip(step.outputs, results, strict=True):
+            env[slot] = value
+
+    def _cond(self, step: Control, predicate: Any, operands: tuple[Any, ...]) -> Sequence[Any]:
+        if isinstance(predicate, Value) and predicate.kind is _CONSTANT and predicate.numel == 1:
+            predicate = self.folder.array(predicate).item()
+        if not isinstance(predicate, Value):
+            return self._inline(step.graphs[0 if predicate else 1], operands)
+        graphs = tuple(self._nested(graph, operands) for graph in step.graphs)
+        tensors = tuple(operand for operand in operands if isinstance(operand, Value))
+        return self._control_node(
+            step, {"pred": predicate, "true_fn": graphs[0], "false_fn": graphs[1], "operands": tensors}
+        )
+
+    def _while_loop(self, step: Control, operands: Sequence[tuple[Any, ...]]) -> Sequence[Any]:
+        carried = tuple(self._scalars.as_value(item) for item in operands[0])
+        additional = operands[1] if len(operands) > 1 else ()
+        graphs = tuple(self._nested(graph, (*carried, *additional)) for graph in step.graphs)
+        return self._control_node(
+            step,
+            {
+                "cond_fn": graphs[0],
+                "body_fn": graphs[1],
+                "carried_inputs": carried,
+                "additional_inputs": tuple(item for item in additional if isinstance(item, Value)),
+            },
+        )
+
+    def _map(self, step: Control, operands: Sequence[tuple[Any, ...]]) -> Sequence[Any]:
+        xs = operands[0]
+        extra = operands[1] if len(operands) > 1 else ()
+        for x in xs:
+            if not isinstance(x, Value) or not x.shape:
+                raise ValueError(f"map takes tensors with a leading axis, got {x}")
+        rows = tuple(TensorSpec(x.dtype, x.shape[1:]) for x in xs)
+        nested = self._nested(step.graphs[0], (*rows, *extra))
+        tensors = tuple(item for item in extra if isinstance(item, Value))
+        return self._control_node(step, {"f": nested, "xs": xs, "pos_args": tensors})
+
+    def _control_node(self, step: Control, args: dict[str, Any]) -> Sequence[Value]:
+        specs = OPERATORS[step.op].rule(**args)
+        outputs = tuple(Value(-1, name, spec.dtype, spec.shape) for name, spec in zip(step.names, specs, strict=True))
+        self.nodes.append(StaticNode(step.name, step.op, args, outputs, step.source))
+        return outputs
+
+    def _nested(self, graph: CanonicalGraph, operands: Sequence[Any]) -> StaticGraph:
+        """A static graph whose inputs are the tensors among `operands`; scalars are built in."""
+        builder = _Builder(graph, self.folder, self.messages)
+        inputs = []
+        for (slot, name), operand in zip(graph.inputs, operands, strict=True):
+            if isinstance(operand, Value | TensorSpec):
+                operand = Value(-1, name, operand.dtype, operand.shape, ValueKind.INPUT)
+                inputs.append(operand)
+            builder.env[slot] = operand
+        return builder.build(tuple(inputs))
+
+    def _inline(self, graph: CanonicalGraph, operands: Sequence[Any]) -> Sequence[Any]:
+        builder = _Builder(graph, self.folder, self.messages)
+        builder.nodes = self.nodes
+        for (slot, _), operand in zip(graph.inputs, operands, strict=True):
+            builder.env[slot] = operand
+        builder._bind(graph)
+        builder.run(graph.steps)
+        return [builder.env[item.slot] if type(item) is Ref else item for item in graph.results]
+
+
+class _Mismatch(LoweringError):
+    """A shape rule and the file disagree."""
+
+
+_HANDLERS: Mapping[type, Callable[[_Builder, Any], None]] = {
+    Assertion: _Builder._assertion,
+    Call: _Builder._call,
+    Control: _Builder._control,
+    Item: _Builder._item,
+    ScalarCall: _Builder._scalar_call,
+    Scatter: _Builder._scatter,
+    Settle: _Builder._settle,
+    Unknown: _Builder._unknown,
+}
+
+
+def _resolve(env: list[Any], item: Any) -> Any:
+    if type(item) is Ref:
+        return env[item.slot]
+    if type(item) is tuple:
+        return tuple([_resolve(env, part) for part in item])
+    return item
+
+
+def _literal(name: str, array: np.ndarray[Any, Any]) -> Value:
+    return Value(-1, name, ScalarType.from_numpy(array.dtype), array.shape, _CONSTANT, None, array)
+
+
+def _fits(spec: TensorSpec, meta: TensorMeta) -> bool:
+    sizes = meta.sizes
+    if spec.dtype is not meta.dtype or len(sizes) != len(spec.shape):
+        return False
+    for size, dim in zip(spec.shape, sizes, strict=True):
+        if size < dim.min or size > dim.max >= 0:
+            return False
+    return True
+
+
+def _stated(meta: TensorMeta) -> str:
+    return f"{meta.dtype.torch_name}[{', '.join(map(str, meta.sizes))}]"
+
+
+def _data_dependent(name: str, value: Value) -> LoweringError:
+    return LoweringError(
+        f"argument '{name}' is the item of a tensor, {value}, known only while the graph runs; "
+        "sizes and positions must follow from the input shapes"
+    )
