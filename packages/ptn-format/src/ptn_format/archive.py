@@ -115,7 +115,8 @@ class Archive:
             _check_entries(entries)
             self.members = _locate_members(view, entries, directory.offset)
         except (ArchiveError, NotAPackageError, LimitError) as error:
-            raise error.at(file=mapping.label) from None
+            error.at(file=mapping.label)
+            raise
 
     @property
     def label(self) -> str:
@@ -216,8 +217,8 @@ def _describe_damage(view: memoryview, expected: int | None) -> str:
         return f"{found} ({reason}). Was the download or the copy interrupted? Fetch or export the file again"
     if expected < len(view):
         return (
-            f"{len(view) - expected} bytes follow the end of the archive: expected {expected} bytes, found {len(view)}. "
-            "Remove them, or fetch the file again"
+            f"{len(view) - expected} bytes follow the end of the archive: expected {expected} bytes, "
+            f"found {len(view)}. Remove them, or fetch the file again"
         )
     return (
         f"the file is cut short: found {len(view)} bytes, expected {expected}. "
@@ -479,7 +480,8 @@ def _read_local_header(view: memoryview, entry: _Entry, end: int) -> int:
     for what, local, central in pairs:
         if local != central:
             raise ArchiveError(
-                f"the member's own header and the archive's directory disagree about the {what}: {local!r} and {central!r}",
+                f"the member's own header and the archive's directory disagree about the {what}: "
+                f"{local!r} and {central!r}",
                 member=entry.name,
             )
     return offset

@@ -14,7 +14,7 @@ from ptn_format.sniff import looks_like
 
 __all__ = ["MAX_STREAM_BYTES", "Mapping", "Source", "map_source"]
 
-Source = str | os.PathLike[str] | bytes | bytearray | memoryview | BinaryIO
+Source = str | os.PathLike[str] | bytes | bytearray | memoryview | mmap.mmap | BinaryIO
 """What a package can be opened from."""
 
 MAX_STREAM_BYTES = 4 << 30

@@ -57,12 +57,14 @@ class Package:
             if (constants := archive.view(CONSTANTS)) is not None:
                 self._owners = read_header(constants, archive.members[CONSTANTS].offset)
         except FormatError as error:
-            raise error.at(file=self._label, member=CONSTANTS) from None
+            error.at(file=self._label, member=CONSTANTS)
+            raise
         try:
             if (aliases := archive.view(ALIASES)) is not None:
                 self._aliases = read_aliases(aliases, self._owners)
         except FormatError as error:
-            raise error.at(file=self._label, member=ALIASES) from None
+            error.at(file=self._label, member=ALIASES)
+            raise
         self._view: memoryview | None = mapping.view
         self._archive: Archive | None = archive
 
@@ -128,7 +130,8 @@ class Package:
         try:
             return constant_array(view, info)
         except FormatError as error:
-            raise error.at(file=self._label, member=CONSTANTS) from None
+            error.at(file=self._label, member=CONSTANTS)
+            raise
 
     def quant(self, key: str) -> QuantScheme | None:
         """How a constant's bytes encode its values, as the methods that bind it say; None for plain constants.
@@ -236,7 +239,8 @@ def write_package(
         else:
             _write_members(target, encoded, plan)
     except FormatError as error:
-        raise error.at(file=label)
+        error.at(file=label)
+        raise
 
 
 def mutable_keys(program: Program) -> frozenset[str]:

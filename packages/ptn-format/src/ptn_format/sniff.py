@@ -89,20 +89,20 @@ def _is_safetensors(head: bytes, size: int) -> bool:
     return len(head) > 9 and head[8:9] == b"{" and struct.unpack_from("<Q", head)[0] <= size - 8
 
 
-def _is_html(head: bytes, size: int) -> bool:
+def _is_html(head: bytes, _: int) -> bool:
     return re.match(rb"(?:\xef\xbb\xbf)?\s*<(?:!doctype\s+html|html|head|!--)", head, re.IGNORECASE) is not None
 
 
-def _is_pickle(head: bytes, size: int) -> bool:
+def _is_pickle(head: bytes, _: int) -> bool:
     return len(head) > 2 and head[0] == 0x80 and 2 <= head[1] <= 5
 
 
-def _is_onnx(head: bytes, size: int) -> bool:
+def _is_onnx(head: bytes, _: int) -> bool:
     # ModelProto: field 1 (ir_version) as a varint, then field 2 (producer_name) or 7/8 (graph, opset_import).
     return len(head) > 3 and head[0] == 0x08 and head[1] < 0x20 and head[2] in (0x12, 0x3A, 0x42)
 
 
-def _is_text(head: bytes, size: int) -> bool:
+def _is_text(head: bytes, _: int) -> bool:
     text = head.decode("utf-8", errors="ignore")
     return (
         bool(text.strip())

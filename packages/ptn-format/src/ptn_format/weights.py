@@ -92,7 +92,8 @@ def read_header(view: memoryview, file_offset: int) -> dict[str, ConstantInfo]:
         try:
             dtype, shape, begin, end = _read_entry(key, entry, data_size)
         except FormatError as error:
-            raise error.at(place=f"tensor {_shorten(key)}") from None
+            error.at(place=f"tensor {_shorten(key)}")
+            raise
         spans.append((begin, end, key))
         infos[key] = ConstantInfo(key, dtype, shape, end - begin, file_offset + data_start + begin)
     _check_spans(spans, data_size)

@@ -208,7 +208,7 @@ def _content(info: ConstantInfo, value: ArrayLike) -> memoryview:
     raw = flat.view(np.uint8)
     if info.dtype is ScalarType.BOOL and raw.max(initial=0) > 1:
         raw = np.not_equal(raw, 0).view(np.uint8)  # a view of other bytes as bool; readers refuse what is not 0 or 1
-    return memoryview(raw)
+    return raw.data
 
 
 def _header(owners: list[ConstantInfo]) -> bytes:
