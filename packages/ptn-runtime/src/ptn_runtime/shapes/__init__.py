@@ -81,6 +81,8 @@ class Operator:
         rule: the shape rule.
         parameters: names of the schema's arguments in order.
         defaults: default values by parameter name.
+        numbers: those parameters that take no tensor; a 0-d tensor there stands for a number.
+        deterministic: the same arguments always give the same results; false for random generators.
     """
 
     name: str
@@ -88,14 +90,17 @@ class Operator:
     rule: Callable[..., Specs]
     parameters: tuple[str, ...]
     defaults: Mapping[str, Any]
+    numbers: frozenset[str]
+    deterministic: bool = True
 
 
-def shape_rule(*names: str) -> Callable[[_Rule], _Rule]:
+def shape_rule(*names: str, deterministic: bool = True) -> Callable[[_Rule], _Rule]:
     """Enters the decorated rule into `OPERATORS` under each of `names`.
 
     The rule's parameters are the operator's schema: same names, order and defaults. It returns one `TensorSpec`, or a
     tuple of them for several results or a `Tensor[]` result, and raises `ValueError` with the reason where the
-    arguments do not fit (`DataDependentError` where the shape cannot be known before the operator runs).
+    arguments do not fit (`DataDependentError` where the shape cannot be known before the operator runs). A parameter
+    that takes tensors says so in its annotation (`Tensor`, `Tensor | Number`, `tuple[Tensor, ...]`).
     """
 
     def register(rule: _Rule) -> _Rule:
@@ -104,11 +109,12 @@ def shape_rule(*names: str) -> Callable[[_Rule], _Rule]:
         positional: tuple[Any, ...] = rule.__defaults__ or ()  # type: ignore[attr-defined]
         defaults = dict(zip(parameters[code.co_argcount - len(positional) :], positional, strict=False))
         defaults.update(rule.__kwdefaults__ or {})  # type: ignore[attr-defined]
+        numbers = frozenset(p for p in parameters if "Tensor" not in rule.__annotations__[p])
         family = rule.__module__.rpartition(".")[2]
         for name in names:
             if name in _TABLE:
                 raise ValueError(f"{name} has a shape rule already, in {_TABLE[name].family}")
-            _TABLE[name] = Operator(name, family, rule, parameters, MappingProxyType(defaults))
+            _TABLE[name] = Operator(name, family, rule, parameters, MappingProxyType(defaults), numbers, deterministic)
         return rule
 
     return register

@@ -1,1 +1,349 @@
-"""Shape rules of the family `create`."""
+"""Shape rules of the family `create`: tensors made from numbers."""
+
+from __future__ import annotations
+
+import math
+
+from ptn_format.dtypes import ScalarType
+
+from ptn_runtime.shapes import DataDependentError, Number, Tensor, TensorSpec, shape_rule
+from ptn_runtime.shapes._broadcast import require
+from ptn_runtime.shapes._promotion import number_type
+
+Sizes = tuple[int, ...]
+FLOAT = ScalarType.FLOAT
+
+
+def _made(size: Sizes, dtype: ScalarType | None, default: ScalarType = FLOAT) -> TensorSpec:
+    require(min(size, default=0) >= 0, f"sizes must not be negative, got {list(size)}")
+    return TensorSpec(default if dtype is None else dtype, tuple(size))
+
+
+@shape_rule("aten.full.default")
+def full(
+    size: Sizes,
+    fill_value: Number,
+    *,
+    dtype: ScalarType | None = None,
+    layout: str | None = None,
+    device: str | None = None,
+    pin_memory: bool | None = None,
+) -> TensorSpec:
+    return _made(size, dtype, number_type(fill_value))
+
+
+@shape_rule("aten.zeros.default", "aten.ones.default")
+def zeros(
+    size: Sizes,
+    *,
+    dtype: ScalarType | None = None,
+    layout: str | None = None,
+    device: str | None = None,
+    pin_memory: bool | None = None,
+) -> TensorSpec:
+    return _made(size, dtype)
+
+
+@shape_rule("aten.empty.memory_format")
+def empty(
+    size: Sizes,
+    *,
+    dtype: ScalarType | None = None,
+    layout: str | None = None,
+    device: str | None = None,
+    pin_memory: bool | None = None,
+    memory_format: str | None = None,
+) -> TensorSpec:
+    return _made(size, dtype)
+
+
+@shape_rule("aten.empty_strided.default")
+def empty_strided(
+    size: Sizes,
+    stride: Sizes,
+    *,
+    dtype: ScalarType | None = None,
+    layout: str | None = None,
+    device: str | None = None,
+    pin_memory: bool | None = None,
+) -> TensorSpec:
+    return _made(size, dtype)
+
+
+@shape_rule("aten.full_like.default")
+def full_like(
+    self: Tensor,
+    fill_value: Number,
+    *,
+    dtype: ScalarType | None = None,
+    layout: str | None = None,
+    device: str | None = None,
+    pin_memory: bool | None = None,
+    memory_format: str | None = None,
+) -> TensorSpec:
+    return _made(self.shape, dtype, self.dtype)
+
+
+@shape_rule("aten.zeros_like.default", "aten.ones_like.default", "aten.empty_like.default")
+def zeros_like(
+    self: Tensor,
+    *,
+    dtype: ScalarType | None = None,
+    layout: str | None = None,
+    device: str | None = None,
+    pin_memory: bool | None = None,
+    memory_format: str | None = None,
+) -> TensorSpec:
+    return _made(self.shape, dtype, self.dtype)
+
+
+@shape_rule("aten.new_zeros.default", "aten.new_ones.default", "aten.new_empty.default")
+def new_zeros(
+    self: Tensor,
+    size: Sizes,
+    *,
+    dtype: ScalarType | None = None,
+    layout: str | None = None,
+    device: str | None = None,
+    pin_memory: bool | None = None,
+) -> TensorSpec:
+    return _made(size, dtype, self.dtype)
+
+
+@shape_rule("aten.new_empty_strided.default")
+def new_empty_strided(
+    self: Tensor,
+    size: Sizes,
+    stride: Sizes,
+    *,
+    dtype: ScalarType | None = None,
+    layout: str | None = None,
+    device: str | None = None,
+    pin_memory: bool | None = None,
+) -> TensorSpec:
+    return _made(size, dtype, self.dtype)
+
+
+@shape_rule("aten.new_full.default")
+def new_full(
+    self: Tensor,
+    size: Sizes,
+    fill_value: Number,
+    *,
+    dtype: ScalarType | None = None,
+    layout: str | None = None,
+    device: str | None = None,
+    pin_memory: bool | None = None,
+) -> TensorSpec:
+    return _made(size, dtype, self.dtype)
+
+
+@shape_rule("aten.scalar_tensor.default")
+def scalar_tensor(
+    s: Number,
+    *,
+    dtype: ScalarType | None = None,
+    layout: str | None = None,
+    device: str | None = None,
+    pin_memory: bool | None = None,
+) -> TensorSpec:
+    return _made((), dtype)
+
+
+@shape_rule("aten.fill.Scalar", "aten.fill.Tensor")
+def fill(self: Tensor, value: Tensor | Number) -> TensorSpec:
+    return TensorSpec(self.dtype, self.shape)
+
+
+def _arange(start: Number, end: Number, step: Number, dtype: ScalarType | None) -> TensorSpec:
+    numbers = []
+    for number in (start, end, step):
+        if not isinstance(number, bool | int | float):
+            raise DataDependentError("the length of a range depends on its ends")
+        numbers.append(number)
+    first, last, by = numbers
+    require(by != 0, "step must not be 0")
+    require(math.isfinite(first) and math.isfinite(last), f"the ends must be finite, got {first} and {last}")
+    require((last >= first) if by > 0 else (last <= first), f"step {by} leads away from {last}, starting at {first}")
+    if all(isinstance(number, int) for number in numbers):
+        count = -((first - last) // by)
+        default = ScalarType.LONG
+    else:
+        count = math.ceil((last - first) / by)
+        default = FLOAT
+    return TensorSpec(default if dtype is None else dtype, (int(count),))
+
+
+@shape_rule("aten.arange.start_step")
+def arange_start_step(
+    start: Number,
+    end: Number,
+    step: Number = 1,
+    *,
+    dtype: ScalarType | None = None,
+    layout: str | None = None,
+    device: str | None = None,
+    pin_memory: bool | None = None,
+) -> TensorSpec:
+    return _arange(start, end, step, dtype)
+
+
+@shape_rule("aten.arange.start")
+def arange_start(
+    start: Number,
+    end: Number,
+    *,
+    dtype: ScalarType | None = None,
+    layout: str | None = None,
+    device: str | None = None,
+    pin_memory: bool | None = None,
+) -> TensorSpec:
+    return _arange(start, end, 1, dtype)
+
+
+@shape_rule("aten.arange.default")
+def arange(
+    end: Number,
+    *,
+    dtype: ScalarType | None = None,
+    layout: str | None = None,
+    device: str | None = None,
+    pin_memory: bool | None = None,
+) -> TensorSpec:
+    return _arange(0, end, 1, dtype)
+
+
+@shape_rule("aten.linspace.default")
+def linspace(
+    start: Number,
+    end: Number,
+    steps: int,
+    *,
+    dtype: ScalarType | None = None,
+    layout: str | None = None,
+    device: str | None = None,
+    pin_memory: bool | None = None,
+) -> TensorSpec:
+    return _made((steps,), dtype)
+
+
+@shape_rule("aten.eye.default")
+def eye(
+    n: int,
+    *,
+    dtype: ScalarType | None = None,
+    layout: str | None = None,
+    device: str | None = None,
+    pin_memory: bool | None = None,
+) -> TensorSpec:
+    return _made((n, n), dtype)
+
+
+@shape_rule("aten.eye.m")
+def eye_m(
+    n: int,
+    m: int,
+    *,
+    dtype: ScalarType | None = None,
+    layout: str | None = None,
+    device: str | None = None,
+    pin_memory: bool | None = None,
+) -> TensorSpec:
+    return _made((n, m), dtype)
+
+
+def triangle_count(row: int, col: int, offset: int) -> int:
+    """Number of places on and below the diagonal `offset` of a `row` x `col` matrix."""
+    return sum(min(max(offset + 1 + i, 0), col) for i in range(row))
+
+
+@shape_rule("aten.tril_indices.default")
+def tril_indices(
+    row: int,
+    col: int,
+    offset: int = 0,
+    *,
+    dtype: ScalarType | None = ScalarType.LONG,
+    layout: str | None = None,
+    device: str | None = None,
+    pin_memory: bool | None = None,
+) -> TensorSpec:
+    return _made((2, triangle_count(row, col, offset)), dtype, ScalarType.LONG)
+
+
+@shape_rule("aten.triu_indices.default")
+def triu_indices(
+    row: int,
+    col: int,
+    offset: int = 0,
+    *,
+    dtype: ScalarType | None = ScalarType.LONG,
+    layout: str | None = None,
+    device: str | None = None,
+    pin_memory: bool | None = None,
+) -> TensorSpec:
+    return _made((2, row * col - triangle_count(row, col, offset - 1)), dtype, ScalarType.LONG)
+
+
+@shape_rule("aten.rand.default", "aten.randn.default", deterministic=False)
+def rand(
+    size: Sizes,
+    *,
+    dtype: ScalarType | None = None,
+    layout: str | None = None,
+    device: str | None = None,
+    pin_memory: bool | None = None,
+) -> TensorSpec:
+    return _made(size, dtype)
+
+
+@shape_rule("aten.rand_like.default", "aten.randn_like.default", deterministic=False)
+def rand_like(
+    self: Tensor,
+    *,
+    dtype: ScalarType | None = None,
+    layout: str | None = None,
+    device: str | None = None,
+    pin_memory: bool | None = None,
+    memory_format: str | None = None,
+) -> TensorSpec:
+    return _made(self.shape, dtype, self.dtype)
+
+
+@shape_rule("aten.randperm.default", deterministic=False)
+def randperm(
+    n: int,
+    *,
+    dtype: ScalarType | None = ScalarType.LONG,
+    layout: str | None = None,
+    device: str | None = None,
+    pin_memory: bool | None = None,
+) -> TensorSpec:
+    return _made((n,), dtype, ScalarType.LONG)
+
+
+@shape_rule("aten.randint.default", deterministic=False)
+def randint(
+    high: int,
+    size: Sizes,
+    *,
+    dtype: ScalarType | None = ScalarType.LONG,
+    layout: str | None = None,
+    device: str | None = None,
+    pin_memory: bool | None = None,
+) -> TensorSpec:
+    return _made(size, dtype, ScalarType.LONG)
+
+
+@shape_rule("aten.randint.low", deterministic=False)
+def randint_low(
+    low: int,
+    high: int,
+    size: Sizes,
+    *,
+    dtype: ScalarType | None = ScalarType.LONG,
+    layout: str | None = None,
+    device: str | None = None,
+    pin_memory: bool | None = None,
+) -> TensorSpec:
+    return _made(size, dtype, ScalarType.LONG)

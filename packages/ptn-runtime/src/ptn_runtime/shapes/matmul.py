@@ -1,1 +1,152 @@
-"""Shape rules of the family `matmul`."""
+"""Shape rules of the family `matmul`: products of matrices and vectors."""
+
+from __future__ import annotations
+
+from ptn_format.dtypes import ScalarType
+
+from ptn_runtime.shapes import Number, Tensor, TensorSpec, shape_rule
+from ptn_runtime.shapes._broadcast import broadcast_shapes, require
+
+Shape = tuple[int, ...]
+
+
+def _same_dtype(*tensors: Tensor) -> ScalarType:
+    dtype = tensors[0].dtype
+    for tensor in tensors[1:]:
+        require(
+            tensor.dtype is dtype,
+            f"the factors must have one dtype, got {dtype.torch_name} and {tensor.dtype.torch_name}",
+        )
+    return dtype
+
+
+def _require_rank(rank: int, **tensors: Tensor) -> None:
+    for name, tensor in tensors.items():
+        require(len(tensor.shape) == rank, f"{name} must have {rank} axes, got {list(tensor.shape)}")
+
+
+def _require_inner(a: Shape, b: Shape, inner: int, other: int) -> None:
+    require(inner == other, f"{list(a)} and {list(b)} cannot be multiplied: {inner} and {other} elements meet")
+
+
+def _expands_to(shape: Shape, target: Shape) -> bool:
+    return broadcast_shapes(shape, target) == target
+
+
+@shape_rule("aten.mm.default", "aten.bmm.default")
+def mm(self: Tensor, mat2: Tensor) -> TensorSpec:
+    a, b = self.shape, mat2.shape
+    require(len(a) == len(b) and len(a) in (2, 3), f"expected two matrices or two batches, got {list(a)} and {list(b)}")
+    require(a[:-2] == b[:-2], f"the batches differ: {list(a)} and {list(b)}")
+    _require_inner(a, b, a[-1], b[-2])
+    return TensorSpec(_same_dtype(self, mat2), (*a[:-1], b[-1]))
+
+
+@shape_rule("aten.mv.default")
+def mv(self: Tensor, vec: Tensor) -> TensorSpec:
+    _require_rank(2, self=self)
+    _require_rank(1, vec=vec)
+    _require_inner(self.shape, vec.shape, self.shape[1], vec.shape[0])
+    return TensorSpec(_same_dtype(self, vec), self.shape[:1])
+
+
+@shape_rule("aten.dot.default")
+def dot(self: Tensor, tensor: Tensor) -> TensorSpec:
+    _require_rank(1, self=self, tensor=tensor)
+    _require_inner(self.shape, tensor.shape, self.shape[0], tensor.shape[0])
+    return TensorSpec(_same_dtype(self, tensor), ())
+
+
+def matmul_shape(a: Shape, b: Shape) -> Shape:
+    """The shape of `matmul`: vectors lose their axis, batches broadcast.
+
+    Raises:
+        ValueError: the shapes do not fit.
+    """
+    require(bool(a) and bool(b), f"both factors need at least one axis, got {list(a)} and {list(b)}")
+    _require_inner(a, b, a[-1], b[-2] if len(b) > 1 else b[0])
+    batch = broadcast_shapes(a[:-2], b[:-2])
+    return (*batch, *(a[-2:-1]), *(b[-1:] if len(b) > 1 else ()))
+
+
+@shape_rule("aten.matmul.default")
+def matmul(self: Tensor, other: Tensor) -> TensorSpec:
+    return TensorSpec(_same_dtype(self, other), matmul_shape(self.shape, other.shape))
+
+
+@shape_rule("aten.linear.default")
+def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> TensorSpec:
+    dtype = _same_dtype(input, weight) if bias is None else _same_dtype(input, weight, bias)
+    require(len(weight.shape) in (1, 2), f"weight must have 1 or 2 axes, got {list(weight.shape)}")
+    require(bool(input.shape), "input must have at least one axis")
+    _require_inner(input.shape, weight.shape, input.shape[-1], weight.shape[-1])
+    shape = (*input.shape[:-1], *weight.shape[:-1])
+    if bias is not None:
+        require(_expands_to(bias.shape, shape), f"bias {list(bias.shape)} does not broadcast to {list(shape)}")
+    return TensorSpec(dtype, shape)
+
+
+def _add_to_product(self: Tensor, a: Tensor, b: Tensor, shape: Shape) -> TensorSpec:
+    require(_expands_to(self.shape, shape), f"self {list(self.shape)} does not broadcast to {list(shape)}")
+    return TensorSpec(_same_dtype(self, a, b), shape)
+
+
+@shape_rule("aten.addmm.default")
+def addmm(self: Tensor, mat1: Tensor, mat2: Tensor, *, beta: Number = 1, alpha: Number = 1) -> TensorSpec:
+    _require_rank(2, mat1=mat1, mat2=mat2)
+    _require_inner(mat1.shape, mat2.shape, mat1.shape[1], mat2.shape[0])
+    return _add_to_product(self, mat1, mat2, (mat1.shape[0], mat2.shape[1]))
+
+
+@shape_rule("aten.baddbmm.default")
+def baddbmm(self: Tensor, batch1: Tensor, batch2: Tensor, *, beta: Number = 1, alpha: Number = 1) -> TensorSpec:
+    _require_rank(3, batch1=batch1, batch2=batch2)
+    return _add_to_product(self, batch1, batch2, mm(batch1, batch2).shape)
+
+
+@shape_rule("aten.addbmm.default")
+def addbmm(self: Tensor, batch1: Tensor, batch2: Tensor, *, beta: Number = 1, alpha: Number = 1) -> TensorSpec:
+    _require_rank(3, batch1=batch1, batch2=batch2)
+    return _add_to_product(self, batch1, batch2, mm(batch1, batch2).shape[1:])
+
+
+@shape_rule("aten.addmv.default")
+def addmv(self: Tensor, mat: Tensor, vec: Tensor, *, beta: Number = 1, alpha: Number = 1) -> TensorSpec:
+    return _add_to_product(self, mat, vec, mv(mat, vec).shape)
+
+
+@shape_rule("aten.addr.default")
+def addr(self: Tensor, vec1: Tensor, vec2: Tensor, *, beta: Number = 1, alpha: Number = 1) -> TensorSpec:
+    _require_rank(1, vec1=vec1, vec2=vec2)
+    return _add_to_product(self, vec1, vec2, (*vec1.shape, *vec2.shape))
+
+
+def _distance_shape(x1: Tensor, x2: Tensor) -> Shape:
+    a, b = x1.shape, x2.shape
+    require(len(a) >= 2 and len(b) >= 2, f"expected sets of vectors, got {list(a)} and {list(b)}")
+    require(a[-1] == b[-1], f"vectors of {a[-1]} and of {b[-1]} elements have no distance")
+    return (*broadcast_shapes(a[:-2], b[:-2]), a[-2], b[-2])
+
+
+@shape_rule("aten._cdist_forward.default")
+def cdist_forward(x1: Tensor, x2: Tensor, p: float, compute_mode: int | None) -> TensorSpec:
+    return TensorSpec(_same_dtype(x1, x2), _distance_shape(x1, x2))
+
+
+@shape_rule("aten.cdist.default")
+def cdist(x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: int | None = None) -> TensorSpec:
+    return TensorSpec(_same_dtype(x1, x2), _distance_shape(x1, x2))
+
+
+@shape_rule("aten._pdist_forward.default", "aten.pdist.default")
+def pdist(self: Tensor, p: float = 2.0) -> TensorSpec:
+    _require_rank(2, self=self)
+    count = self.shape[0]
+    return TensorSpec(self.dtype, (count * (count - 1) // 2,))
+
+
+@shape_rule("aten.linalg_cross.default")
+def linalg_cross(self: Tensor, other: Tensor, *, dim: int = -1) -> TensorSpec:
+    shape = broadcast_shapes(self.shape, other.shape)
+    require(bool(shape) and shape[dim] == 3, f"axis {dim} of {list(shape)} must have 3 elements")
+    return TensorSpec(_same_dtype(self, other), shape)

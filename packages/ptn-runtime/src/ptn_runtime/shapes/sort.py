@@ -1,1 +1,109 @@
-"""Shape rules of the family `sort`."""
+"""Shape rules of the family `sort`: ordering, and search in what is ordered."""
+
+from __future__ import annotations
+
+from ptn_format.dtypes import ScalarType
+
+from ptn_runtime.shapes import DataDependentError, Number, Tensor, TensorSpec, shape_rule
+from ptn_runtime.shapes._broadcast import normalize_axis, require
+
+LONG = ScalarType.LONG
+
+
+@shape_rule("aten.sort.default")
+def sort(self: Tensor, dim: int = -1, descending: bool = False) -> tuple[TensorSpec, TensorSpec]:
+    normalize_axis(dim, len(self.shape))
+    return TensorSpec(self.dtype, self.shape), TensorSpec(LONG, self.shape)
+
+
+@shape_rule("aten.sort.stable")
+def sort_stable(
+    self: Tensor, *, stable: bool | None, dim: int = -1, descending: bool = False
+) -> tuple[TensorSpec, TensorSpec]:
+    return sort(self, dim, descending)
+
+
+@shape_rule("aten.argsort.default")
+def argsort(self: Tensor, dim: int = -1, descending: bool = False) -> TensorSpec:
+    return sort(self, dim, descending)[1]
+
+
+@shape_rule("aten.argsort.stable")
+def argsort_stable(self: Tensor, *, stable: bool, dim: int = -1, descending: bool = False) -> TensorSpec:
+    return sort(self, dim, descending)[1]
+
+
+@shape_rule("aten.topk.default")
+def topk(
+    self: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True
+) -> tuple[TensorSpec, TensorSpec]:
+    axis = normalize_axis(dim, len(self.shape))
+    size = self.shape[axis] if self.shape else 1
+    require(0 <= k <= size, f"k = {k} is out of range for an axis of {size} elements")
+    shape = (*self.shape[:axis], k, *self.shape[axis + 1 :]) if self.shape else ()
+    return TensorSpec(self.dtype, shape), TensorSpec(LONG, shape)
+
+
+@shape_rule("aten.kthvalue.default")
+def kthvalue(self: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> tuple[TensorSpec, TensorSpec]:
+    axis = normalize_axis(dim, len(self.shape))
+    size = self.shape[axis] if self.shape else 1
+    require(1 <= k <= size, f"k = {k} is out of range for an axis of {size} elements")
+    middle = (1,) if keepdim and self.shape else ()
+    shape = (*self.shape[:axis], *middle, *self.shape[axis + 1 :])
+    return TensorSpec(self.dtype, shape), TensorSpec(LONG, shape)
+
+
+def _index_dtype(out_int32: bool) -> ScalarType:
+    return ScalarType.INT if out_int32 else LONG
+
+
+@shape_rule("aten.bucketize.Tensor")
+def bucketize(self: Tensor, boundaries: Tensor, *, out_int32: bool = False, right: bool = False) -> TensorSpec:
+    require(len(boundaries.shape) == 1, f"boundaries must have one axis, got {list(boundaries.shape)}")
+    return TensorSpec(_index_dtype(out_int32), self.shape)
+
+
+@shape_rule("aten.bucketize.Scalar")
+def bucketize_scalar(self: Number, boundaries: Tensor, *, out_int32: bool = False, right: bool = False) -> TensorSpec:
+    require(len(boundaries.shape) == 1, f"boundaries must have one axis, got {list(boundaries.shape)}")
+    return TensorSpec(_index_dtype(out_int32), ())
+
+
+@shape_rule("aten.searchsorted.Tensor")
+def searchsorted(
+    sorted_sequence: Tensor,
+    self: Tensor,
+    *,
+    out_int32: bool = False,
+    right: bool = False,
+    side: str | None = None,
+    sorter: Tensor | None = None,
+) -> TensorSpec:
+    sequence = sorted_sequence.shape
+    require(
+        len(sequence) == 1 or sequence[:-1] == self.shape[:-1],
+        f"all axes of {list(sequence)} but the last must be those of {list(self.shape)}",
+    )
+    return TensorSpec(_index_dtype(out_int32), self.shape)
+
+
+@shape_rule("aten.searchsorted.Scalar")
+def searchsorted_scalar(
+    sorted_sequence: Tensor,
+    self: Number,
+    *,
+    out_int32: bool = False,
+    right: bool = False,
+    side: str | None = None,
+    sorter: Tensor | None = None,
+) -> TensorSpec:
+    require(len(sorted_sequence.shape) == 1, "a number is searched in a sequence of one axis")
+    return TensorSpec(_index_dtype(out_int32), ())
+
+
+@shape_rule("aten._unique2.default")
+def unique2(
+    self: Tensor, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False
+) -> tuple[TensorSpec, TensorSpec, TensorSpec]:
+    raise DataDependentError("the number of distinct elements depends on the data")
