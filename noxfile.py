@@ -113,6 +113,26 @@ def tests(session: nox.Session) -> None:
     session.notify("tests-torch")
 
 
+@nox.session(venv_location=NOTORCH_ENVIRONMENT)
+def conformance(session: nox.Session) -> None:
+    """Run the shipped suite on the engines named behind `--` (all), and write their reports to `build/conformance`."""
+    install_system_packages(session)
+    install_deploy_side(session)
+    reports = ROOT / "build" / "conformance"
+    reports.mkdir(parents=True, exist_ok=True)
+    for engine in session.posargs or ("reference", "ggml"):
+        report = str(reports / f"{engine}.json")
+        session.run(
+            "pytest", "--pyargs", "ptn_runtime.conformance", "-q", "--ptn-engine", engine, "--ptn-report", report
+        )
+
+
+@nox.session(venv_location=NOTORCH_ENVIRONMENT)
+def coverage(session: nox.Session) -> None:
+    """Write `docs/op-coverage.md` from the reports of `conformance` (`-- --check` compares)."""
+    session.run("python", "tools/write_op_coverage.py", *session.posargs)
+
+
 @nox.session
 def lint(session: nox.Session) -> None:
     """Check style, formatting, the import rules between packages, and that all versions agree."""

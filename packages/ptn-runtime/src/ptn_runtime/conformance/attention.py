@@ -1,0 +1,82 @@
+"""Cases of the family `attention`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from ptn_format.dtypes import ScalarType as T
+
+from ptn_runtime.conformance.case import Case, floats, integers
+
+SDPA = "aten.scaled_dot_product_attention.default"
+ROPE = "native.rope.default"
+
+
+def heads(
+    query_heads: int, heads_kv: int, queries: int, keys: int, dtype: T = T.FLOAT, width: int = 8
+) -> dict[str, Any]:
+    return {
+        "query": floats(2, query_heads, queries, width, dtype=dtype, low=-1, high=1),
+        "key": floats(2, heads_kv, keys, width, dtype=dtype, low=-1, high=1, seed=1),
+        "value": floats(2, heads_kv, keys, width, dtype=dtype, seed=2),
+    }
+
+
+def attention() -> Iterator[Case]:
+    for dtype in (T.FLOAT, T.HALF, T.BFLOAT16, T.DOUBLE):
+        yield Case(
+            SDPA, dtype.torch_name, heads(4, 4, 5, 7, dtype), rtol=None if dtype in (T.FLOAT, T.DOUBLE) else 4e-2
+        )
+    yield Case(SDPA, "causal, square", {**heads(2, 2, 6, 6), "is_causal": True})
+    yield Case(SDPA, "causal, fewer queries than keys", {**heads(2, 2, 3, 7), "is_causal": True})
+    yield Case(SDPA, "causal, more queries than keys", {**heads(2, 2, 7, 3), "is_causal": True})
+    keep = integers(2, 1, 5, 7, dtype=T.BOOL)
+    keep[..., 0] = True
+    yield Case(SDPA, "bool mask", {**heads(2, 2, 5, 7), "attn_mask": keep})
+    yield Case(SDPA, "bool mask over keys", {**heads(2, 2, 5, 7), "attn_mask": keep[:, :, :1]})
+    yield Case(SDPA, "bool mask of rank 2", {**heads(2, 2, 5, 7), "attn_mask": keep[0, 0]})
+    yield Case(SDPA, "float mask", {**heads(2, 2, 5, 7), "attn_mask": floats(1, 2, 5, 7)})
+    minus_inf = np.where(keep, np.float32(0), np.float32(-np.inf))
+    yield Case(SDPA, "float mask with -inf", {**heads(2, 2, 5, 7), "attn_mask": minus_inf})
+    hidden = keep.copy()
+    hidden[:, :, 2] = False
+    yield Case(SDPA, "a row sees nothing", {**heads(2, 2, 5, 7), "attn_mask": hidden})
+    yield Case(SDPA, "scale", {**heads(2, 2, 5, 7), "scale": 0.3})
+    yield Case(SDPA, "grouped queries", {**heads(6, 2, 5, 7), "enable_gqa": True})
+    yield Case(SDPA, "one key head", {**heads(4, 1, 1, 9), "enable_gqa": True})
+    yield Case(SDPA, "grouped queries with mask", {**heads(6, 2, 5, 7), "attn_mask": keep, "enable_gqa": True})
+    wide = heads(2, 2, 5, 7)
+    wide["value"] = floats(2, 2, 7, 12, seed=2)
+    yield Case(SDPA, "values of another width", wide)
+    rank_3 = {name: array[0] for name, array in heads(2, 2, 5, 7).items()}
+    yield Case(SDPA, "rank 3", rank_3)
+    yield Case(SDPA, "one query, long context", heads(4, 4, 1, 300))
+
+
+def rope() -> Iterator[Case]:
+    frequencies = (10000.0 ** (-np.arange(4) / 4)).astype(np.float32)
+    positions = np.array([[0, 1, 2, 7, 100]])
+    x = floats(2, 3, 5, 8)
+    base = {"input": x, "position_ids": positions, "inv_freq": frequencies}
+    for interleaved in (False, True):
+        name = "interleaved" if interleaved else "half"
+        yield Case(ROPE, name, {**base, "interleaved": interleaved, "attention_scale": 1.0})
+        yield Case(
+            ROPE,
+            f"{name}, partial",
+            {**base, "inv_freq": frequencies[:2], "interleaved": interleaved, "attention_scale": 1.0},
+        )
+        yield Case(ROPE, f"{name}, scaled", {**base, "interleaved": interleaved, "attention_scale": 1.25})
+    rows = np.array([[0, 1, 2, 3, 4], [5, 6, 7, 8, 9]])
+    yield Case(ROPE, "positions per row", {**base, "position_ids": rows, "interleaved": False, "attention_scale": 1.0})
+    for dtype in (T.HALF, T.BFLOAT16):
+        typed = {**base, "input": floats(2, 3, 5, 8, dtype=dtype)}
+        yield Case(ROPE, dtype.torch_name, {**typed, "interleaved": False, "attention_scale": 1.0})
+
+
+def cases() -> Iterator[Case]:
+    """Every case of the family."""
+    yield from attention()
+    yield from rope()

@@ -1,0 +1,142 @@
+"""Cases of the family `index`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from ptn_format.dtypes import ScalarType as T
+
+from ptn_runtime.conformance.case import Array, Case, floats, integers
+
+DTYPES = (T.FLOAT, T.HALF, T.BFLOAT16, T.DOUBLE, T.LONG, T.INT, T.CHAR, T.BYTE, T.BOOL)
+RANGE = "IndexOutOfRangeError"
+
+
+def make(*shape: int, dtype: T = T.FLOAT, seed: int = 0) -> Array:
+    if dtype.is_floating_point:
+        return floats(*shape, dtype=dtype, seed=seed)
+    return integers(*shape, dtype=dtype, low=0, seed=seed)
+
+
+def indices(*values: Any) -> Array:
+    return np.array(values, np.int64)
+
+
+def embeddings() -> Iterator[Case]:
+    op = "aten.embedding.default"
+    table = frozenset({"weight"})
+    ids = indices([1, 0, 6], [6, 6, 2])
+    for dtype in (T.FLOAT, T.HALF, T.BFLOAT16, T.DOUBLE):
+        yield Case(op, dtype.torch_name, {"weight": make(7, 16, dtype=dtype), "indices": ids}, constants=table)
+    yield Case(op, "int32 ids", {"weight": make(7, 16), "indices": ids.astype(np.int32)}, constants=table)
+    yield Case(op, "0-d id", {"weight": make(7, 5), "indices": np.array(3)}, constants=table)
+    yield Case(op, "rank 3 ids", {"weight": make(7, 5), "indices": integers(2, 3, 2, low=0, high=7)}, constants=table)
+    yield Case(op, "no ids", {"weight": make(7, 5), "indices": np.zeros((0,), np.int64)}, constants=table)
+    yield Case(op, "table is an input", {"weight": make(7, 5), "indices": ids})
+    for bad in (7, -1, 2**40):
+        yield Case(op, f"id {bad}", {"weight": make(7, 5), "indices": indices(1, bad)}, constants=table, raises=RANGE)
+
+
+def selection() -> Iterator[Case]:
+    x = floats(3, 4, 5)
+    for dtype in DTYPES:
+        yield Case(
+            "aten.index_select.default",
+            dtype.torch_name,
+            {"self": make(3, 4, dtype=dtype), "dim": 0, "index": indices(2, 0, 2)},
+        )
+        yield Case(
+            "aten.gather.default",
+            dtype.torch_name,
+            {"self": make(3, 4, dtype=dtype), "dim": 1, "index": indices([0, 3], [1, 1], [2, 0])},
+        )
+    for dim in (1, -1):
+        yield Case("aten.index_select.default", f"dim {dim}", {"self": x, "dim": dim, "index": indices(3, 1)})
+        yield Case(
+            "aten.gather.default", f"dim {dim}", {"self": x, "dim": dim, "index": integers(3, 2, 5, low=0, high=4)}
+        )
+    yield Case("aten.gather.default", "dim 0", {"self": x, "dim": 0, "index": integers(5, 2, 3, low=0, high=3)})
+    yield Case("aten.index_select.default", "out of range", {"self": x, "dim": 0, "index": indices(0, 3)}, raises=RANGE)
+    yield Case("aten.gather.default", "out of range", {"self": x, "dim": 0, "index": indices([[5]])}, raises=RANGE)
+    first, second = indices(0, 2, 1), indices(3, 0, 3)
+    forms: dict[str, tuple[Array | None, ...]] = {
+        "first axis": (first,),
+        "second axis": (None, second),
+        "last axis": (None, None, first),
+        "two axes": (first, second),
+        "two axes apart": (first, None, second),
+        "broadcast": (indices([0], [2]), indices(1, 3, 0)),
+        "negative": (indices(-1, -3),),
+        "matrix": (indices([0, 1], [2, 2]),),
+        "0-d": (np.array(1),),
+    }
+    for name, given in forms.items():
+        yield Case("aten.index.Tensor", name, {"self": x, "indices": given})
+    for dtype in DTYPES:
+        yield Case("aten.index.Tensor", dtype.torch_name, {"self": make(3, 4, dtype=dtype), "indices": (None, second)})
+    for bad in (3, -4):
+        yield Case("aten.index.Tensor", f"index {bad}", {"self": x, "indices": (indices(0, bad),)}, raises=RANGE)
+
+
+def writing() -> Iterator[Case]:
+    x = floats(3, 4, 5)
+    put = "aten.index_put.default"
+    yield Case(put, "first axis", {"self": x, "indices": (indices(2, 0),), "values": floats(2, 4, 5, seed=1)})
+    yield Case(put, "second axis", {"self": x, "indices": (None, indices(3, 1)), "values": floats(3, 2, 5, seed=1)})
+    yield Case(
+        put,
+        "third axis of four",
+        {"self": floats(1, 2, 6, 4), "indices": (None, None, indices(4, 5)), "values": floats(1, 2, 2, 4, seed=1)},
+    )
+    yield Case(put, "two axes", {"self": x, "indices": (indices(2, 0), indices(1, 3)), "values": floats(2, 5, seed=1)})
+    yield Case(put, "broadcast value", {"self": x, "indices": (indices(-1, 0),), "values": np.array(7, np.float32)})
+    yield Case(
+        put,
+        "accumulate",
+        {"self": x, "indices": (indices(1, 1, 0),), "values": floats(3, 4, 5, seed=1), "accumulate": True},
+    )
+    yield Case(put, "int64", {"self": integers(4, 3), "indices": (indices(1, 3),), "values": integers(2, 3, seed=1)})
+    yield Case(
+        put, "bool", {"self": integers(5, dtype=T.BOOL), "indices": (indices(0, 4),), "values": np.array([True, True])}
+    )
+    yield Case(put, "out of range", {"self": x, "indices": (indices(3),), "values": floats(1, 4, 5)}, raises=RANGE)
+    index = indices([0, 2, 1], [2, 0, 1])
+    yield Case(
+        "aten.scatter.src", "dim 1", {"self": floats(2, 4), "dim": 1, "index": index, "src": floats(2, 3, seed=1)}
+    )
+    yield Case("aten.scatter.value", "dim 1", {"self": floats(2, 4), "dim": 1, "index": index, "value": 2.5})
+    twice = indices([0, 0, 2], [1, 1, 1])
+    yield Case(
+        "aten.scatter_add.default",
+        "duplicates",
+        {"self": floats(2, 4), "dim": 1, "index": twice, "src": floats(2, 3, seed=1)},
+    )
+    for reduce in ("sum", "prod", "amax", "amin", "mean"):
+        for include in (True, False):
+            name = f"{reduce}{'' if include else ', self left out'}"
+            args = {"self": floats(2, 4), "dim": 1, "index": twice, "src": floats(2, 3, seed=1), "reduce": reduce}
+            yield Case("aten.scatter_reduce.two", name, {**args, "include_self": include})
+    yield Case(
+        "aten.scatter.src",
+        "out of range",
+        {"self": floats(2, 4), "dim": 1, "index": indices([4]), "src": floats(1, 1)},
+        raises=RANGE,
+    )
+    yield Case("aten.select_scatter.default", "dim 1", {"self": x, "src": floats(3, 5, seed=1), "dim": 1, "index": -1})
+    yield Case(
+        "aten.slice_scatter.default",
+        "step 2",
+        {"self": x, "src": floats(3, 2, 5, seed=1), "dim": 1, "start": 0, "end": 4, "step": 2},
+    )
+    yield Case("aten.slice_scatter.default", "whole", {"self": x, "src": floats(3, 4, 5, seed=1), "dim": 1})
+    mask = integers(3, 4, 5, dtype=T.BOOL)
+    yield Case("aten.masked_scatter.default", "float32", {"self": x, "mask": mask, "source": floats(60, seed=1)})
+
+
+def cases() -> Iterator[Case]:
+    """Every case of the family."""
+    yield from embeddings()
+    yield from selection()
+    yield from writing()

@@ -1,0 +1,116 @@
+"""Cases of the family `norm`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from ptn_format.dtypes import ScalarType as T
+
+from ptn_runtime.conformance.case import Case, floats
+
+WEIGHTS = frozenset({"weight", "bias", "running_mean", "running_var"})
+NAN, INF = float("nan"), float("inf")
+
+
+def softmax() -> Iterator[Case]:
+    for name in ("_softmax", "_log_softmax"):
+        op = f"aten.{name}.default"
+        for dtype in (T.FLOAT, T.HALF, T.BFLOAT16, T.DOUBLE):
+            yield Case(op, dtype.torch_name, {"self": floats(3, 33, dtype=dtype), "dim": -1, "half_to_float": False})
+        for dim in (0, 1, 2, -2):
+            yield Case(op, f"dim {dim}", {"self": floats(2, 3, 4), "dim": dim, "half_to_float": False})
+        yield Case(op, "rank 6", {"self": floats(2, 1, 2, 1, 3, 5), "dim": 4, "half_to_float": False})
+        yield Case(op, "large", {"self": floats(3, 9, low=-500, high=500), "dim": 1, "half_to_float": False})
+        rows = np.array([[-INF, -INF, -INF], [-INF, 0, 1], [INF, 0, 1], [NAN, 0, 1]], np.float32)
+        yield Case(op, "inf and nan rows", {"self": rows, "dim": 1, "half_to_float": False})
+        yield Case(op, "one element", {"self": floats(4, 1), "dim": 1, "half_to_float": False})
+        yield Case(op, "0-d", {"self": floats(), "dim": 0, "half_to_float": False})
+        yield Case(op, "empty", {"self": np.zeros((0, 4), np.float32), "dim": 1, "half_to_float": False})
+    weights = np.full((1, 3), 1 / 3, np.float32)
+    yield Case(
+        "aten._softmax.default",
+        "equal",
+        {"self": np.zeros((1, 3), np.float32), "dim": 1, "half_to_float": False},
+        (weights,),
+    )
+
+
+def layer_norms() -> Iterator[Case]:
+    for dtype in (T.FLOAT, T.HALF, T.BFLOAT16, T.DOUBLE):
+        args = {
+            "input": floats(3, 5, 32, dtype=dtype),
+            "normalized_shape": (32,),
+            "weight": floats(32, dtype=dtype, low=0.5, high=1.5),
+            "bias": floats(32, dtype=dtype, seed=1),
+            "eps": 1e-5,
+        }
+        yield Case("aten.native_layer_norm.default", dtype.torch_name, args, constants=WEIGHTS)
+        rms = {k: v for k, v in args.items() if k != "bias"}
+        yield Case("aten.rms_norm.default", dtype.torch_name, rms, constants=WEIGHTS)
+    x = floats(2, 3, 4, 8)
+    plain = {"input": x, "normalized_shape": (8,), "weight": None, "bias": None, "eps": 1e-12}
+    yield Case("aten.native_layer_norm.default", "no weight", plain)
+    over = {"normalized_shape": (4, 8), "weight": floats(4, 8), "bias": floats(4, 8, seed=1), "eps": 1e-5}
+    yield Case("aten.native_layer_norm.default", "two axes", {"input": x, **over}, constants=WEIGHTS)
+    yield Case(
+        "aten.native_layer_norm.default", "offset", {**plain, "input": x + 1000, "eps": 1e-5}, rtol=1e-3, atol=1e-3
+    )
+    yield Case(
+        "aten.rms_norm.default",
+        "no weight, no eps",
+        {"input": x, "normalized_shape": (8,), "weight": None, "eps": None},
+    )
+    yield Case(
+        "aten.rms_norm.default",
+        "two axes",
+        {"input": x, "normalized_shape": (4, 8), "weight": floats(4, 8), "eps": 1e-6},
+        constants=WEIGHTS,
+    )
+    yield Case(
+        "aten.rms_norm.default",
+        "zeros",
+        {"input": np.zeros((2, 8), np.float32), "normalized_shape": (8,), "weight": None, "eps": 1e-5},
+    )
+
+
+def group_and_batch_norms() -> Iterator[Case]:
+    for name, shape, group in (
+        ("4-d", (2, 6, 4, 5), 3),
+        ("3-d", (2, 8, 7), 2),
+        ("one group", (1, 4, 3, 3), 1),
+        ("instance", (2, 4, 3, 3), 4),
+    ):
+        channels = shape[1]
+        spatial = int(np.prod(shape[2:]))
+        args = {
+            "input": floats(*shape),
+            "weight": floats(channels, low=0.5, high=1.5),
+            "bias": floats(channels, seed=1),
+            "N": shape[0],
+            "C": channels,
+            "HxW": spatial,
+            "group": group,
+            "eps": 1e-5,
+        }
+        yield Case("aten.native_group_norm.default", name, args, constants=WEIGHTS)
+    for name, shape in (("4-d", (2, 6, 4, 5)), ("3-d", (2, 6, 7)), ("2-d", (3, 6)), ("5-d", (1, 6, 2, 3, 4))):
+        args = {
+            "input": floats(*shape),
+            "weight": floats(6, low=0.5, high=1.5),
+            "bias": floats(6, seed=1),
+            "running_mean": floats(6, seed=2),
+            "running_var": floats(6, low=0.5, high=2, seed=3),
+            "momentum": 0.1,
+            "eps": 1e-5,
+        }
+        op = "aten._native_batch_norm_legit_no_training.default"
+        yield Case(op, name, args, constants=WEIGHTS)
+        yield Case(op, f"{name}, no weight", {**args, "weight": None, "bias": None}, constants=WEIGHTS)
+
+
+def cases() -> Iterator[Case]:
+    """Every case of the family."""
+    yield from softmax()
+    yield from layer_norms()
+    yield from group_and_batch_norms()

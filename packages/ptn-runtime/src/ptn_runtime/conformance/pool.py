@@ -1,0 +1,69 @@
+"""Cases of the family `pool`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from ptn_format.dtypes import ScalarType as T
+
+from ptn_runtime.conformance.case import Case, floats, permutation
+
+NAN, INF = float("nan"), float("inf")
+
+
+def max_pools() -> Iterator[Case]:
+    op = "aten.max_pool2d_with_indices.default"
+    x = permutation(2, 3, 7, 9)
+    base = {"kernel_size": (3, 3), "stride": (2, 2), "padding": (1, 1), "dilation": (1, 1), "ceil_mode": False}
+    yield Case(op, "3x3, stride 2", {"self": x, **base})
+    yield Case(op, "2x2", {"self": x, "kernel_size": (2, 2), "stride": (2, 2)})
+    yield Case(op, "stride left out", {"self": x, "kernel_size": (2, 3), "stride": ()})
+    yield Case(op, "ceil", {"self": x, **base, "ceil_mode": True})
+    yield Case(op, "dilated", {"self": x, **base, "dilation": (2, 1)})
+    yield Case(op, "uneven", {"self": x, **base, "kernel_size": (2, 4), "stride": (1, 3), "padding": (0, 2)})
+    yield Case(op, "no batch axis", {"self": x[0], **base})
+    yield Case(
+        op, "ties take the first", {"self": np.zeros((1, 1, 4, 4), np.float32), "kernel_size": (2, 2), "stride": (2, 2)}
+    )
+    odd = np.array([[[[NAN, 1], [2, 3]]]], np.float32)
+    yield Case(op, "nan wins", {"self": odd, "kernel_size": (2, 2), "stride": (2, 2)})
+    low = np.full((1, 1, 2, 2), -INF, np.float32)
+    yield Case(op, "a window of -inf", {"self": low, "kernel_size": (2, 2), "stride": (2, 2)})
+    for dtype in (T.HALF, T.BFLOAT16, T.DOUBLE):
+        yield Case(op, dtype.torch_name, {"self": floats(1, 2, 6, 6, dtype=dtype), **base})
+    cube = {"kernel_size": (2, 2, 2), "stride": (2, 2, 2)}
+    yield Case("aten.max_pool3d_with_indices.default", "2x2x2", {"self": permutation(1, 2, 4, 5, 6), **cube})
+
+
+def average_pools() -> Iterator[Case]:
+    op = "aten.avg_pool2d.default"
+    x = floats(2, 3, 7, 9)
+    base = {"kernel_size": (3, 3), "stride": (2, 2), "padding": (1, 1), "ceil_mode": False}
+    yield Case(op, "counts padding", {"self": x, **base, "count_include_pad": True})
+    yield Case(op, "does not count padding", {"self": x, **base, "count_include_pad": False})
+    for counted in (True, False):
+        name = "ceil, counts padding" if counted else "ceil, does not count padding"
+        yield Case(op, name, {"self": floats(1, 2, 6, 8), **base, "ceil_mode": True, "count_include_pad": counted})
+    yield Case(op, "divisor", {"self": x, **base, "divisor_override": 5})
+    yield Case(op, "stride left out", {"self": x, "kernel_size": (2, 3), "stride": ()})
+    yield Case(op, "no batch axis", {"self": x[0], "kernel_size": (2, 2), "stride": (2, 2)})
+    for dtype in (T.HALF, T.BFLOAT16, T.DOUBLE):
+        yield Case(op, dtype.torch_name, {"self": floats(1, 2, 6, 6, dtype=dtype), **base})
+    yield Case(
+        "aten.avg_pool1d.default", "3", {"self": floats(2, 3, 9), "kernel_size": (3,), "stride": (2,), "padding": (1,)}
+    )
+    yield Case(
+        "aten.avg_pool3d.default",
+        "2x2x2",
+        {"self": floats(1, 2, 4, 5, 6), "kernel_size": (2, 2, 2), "stride": (2, 2, 2)},
+    )
+    for size in ((1, 1), (2, 3), (7, 9), (3, 4)):
+        yield Case("aten._adaptive_avg_pool2d.default", f"to {size[0]}x{size[1]}", {"self": x, "output_size": size})
+    yield Case("aten.adaptive_avg_pool1d.default", "to 4", {"self": floats(2, 3, 9), "output_size": (4,)})
+
+
+def cases() -> Iterator[Case]:
+    """Every case of the family."""
+    yield from max_pools()
+    yield from average_pools()
