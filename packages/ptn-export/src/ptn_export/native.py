@@ -1,0 +1,141 @@
+"""`to_native`: the way from exported programs to a package."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, BinaryIO
+
+import torch
+from ptn_format.graph import Program
+from torch.export import ExportedProgram
+
+from ptn_export.bodies import Problems
+from ptn_export.capture import capture
+from ptn_export.constants import Constant, ConstantStore
+from ptn_export.errors import ExportError, ExportWarning, Problem
+from ptn_export.leftovers import leftovers
+from ptn_export.passes import run_all
+from ptn_export.report import Report
+from ptn_export.serialize import SerializedMethod, serialize_method
+
+__all__ = ["NativeProgram", "to_native"]
+
+_FORMAT_VERSION = "1.0"
+
+
+@dataclass(frozen=True)
+class NativeProgram:
+    """A program in the file's own terms, ready to be saved.
+
+    Attributes:
+        program: the graph of every method.
+        constants: the data of every key that the package will hold. Parameters are the module's own tensors,
+            buffers are copies made by `to_native`.
+    """
+
+    program: Program
+    constants: Mapping[str, Constant]
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """Names of the methods."""
+        return tuple(method.name for method in self.program.methods)
+
+    @property
+    def report(self) -> Report:
+        """What the package will hold; `str()` gives a text for people."""
+        return Report.of(self.program, self.constants)
+
+    def save(self, path: str | os.PathLike[str] | BinaryIO) -> None:
+        """Writes the package. An existing file is replaced only when the new one is complete.
+
+        Args:
+            path: where to, such as `model.ptn`; missing folders are made. Or a binary file open for writing.
+
+        Raises:
+            ptn_format.WriteError: the format cannot hold the program.
+            OSError: the file cannot be written.
+        """
+        from ptn_format.package import write_package
+
+        if isinstance(path, str | os.PathLike):
+            folder = os.path.dirname(os.path.abspath(os.fspath(path)))
+            os.makedirs(folder, exist_ok=True)
+        write_package(path, self.program, self.constants)
+
+
+def to_native(program: ExportedProgram | Mapping[str, ExportedProgram]) -> NativeProgram:
+    """Turns exported programs into a native program that can be saved as a package.
+
+    The input is not changed. Several methods may share weights and buffers: equal names must mean equal data.
+
+    Buffers are copied as they are now, so that a later change of the module does not reach the package; parameters
+    are referenced until `save`. PyTorch lets `exported.module()` write into the buffers of the exported program, so
+    call `to_native` before you try the exported program out, if its buffers change while it runs.
+
+    Args:
+        program: what `torch.export.export` returned (it becomes the method `forward`), or several by method name.
+
+    Returns:
+        The native program: `to_native(exported).save("model.ptn")`.
+
+    Raises:
+        TypeError: `program` is something else.
+        ValueError: there is no method, or a method's name is empty.
+        ExportError: a program holds what packages cannot; the text lists every problem and what to do.
+    """
+    programs = _checked(program)
+    store = ConstantStore()
+    found: list[Problem] = []
+    methods: list[SerializedMethod] = []
+    remarks: list[str] = []
+    for name, exported in programs.items():
+        problems = Problems(name)
+        remarks += [f"method '{name}': {remark}" for remark in leftovers(exported)]
+        captured = capture(exported)
+        run_all(captured.program.graph_module, captured.program.range_constraints)
+        methods.append(serialize_method(name, exported, captured, store, problems))
+        found += problems.found
+    if found:
+        raise ExportError(found)
+    if remarks:
+        warnings.warn("\n".join(remarks), ExportWarning, stacklevel=2)
+    without_data = _without_data(methods, store)
+    finished = tuple(method.finish(without_data) for method in methods)
+    keys = set().union(*(method.keys() for method in methods)) - without_data
+    return NativeProgram(Program(_FORMAT_VERSION, finished), store.select(keys))
+
+
+def _checked(program: Any) -> dict[str, ExportedProgram]:
+    """The methods by name."""
+    if isinstance(program, ExportedProgram):
+        return {"forward": program}
+    if isinstance(program, torch.nn.Module):
+        raise TypeError(
+            f"expected an ExportedProgram, got the module {type(program).__name__}; "
+            "export it first: torch.export.export(module.eval(), example_inputs)"
+        )
+    if not isinstance(program, Mapping):
+        raise TypeError(
+            f"expected an ExportedProgram or a dict of method names to ExportedPrograms, got {type(program).__name__}"
+        )
+    if not program:
+        raise ValueError("expected at least one method, got an empty dict")
+    for name, exported in program.items():
+        if not isinstance(name, str):
+            raise TypeError(f"method names are strings, got {name!r} ({type(name).__name__})")
+        if not name:
+            raise ValueError("a method's name is empty; name it as the user will call it, such as 'forward'")
+        if not isinstance(exported, ExportedProgram):
+            raise TypeError(f"method '{name}': expected an ExportedProgram, got {type(exported).__name__}")
+    return dict(program)
+
+
+def _without_data(methods: list[SerializedMethod], store: ConstantStore) -> set[str]:
+    """Buffers that need no bytes: they start as zeros, and every method that uses them also changes them."""
+    mutated = set().union(*(method.keys() - method.read_only_keys() for method in methods))
+    read_only = set().union(*(method.read_only_keys() for method in methods))
+    return {key for key in mutated - read_only if store[key].starts_as_zeros()}

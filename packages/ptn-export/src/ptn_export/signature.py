@@ -1,0 +1,96 @@
+"""The user's calling convention: from PyTorch's tree specs to the file's `Signature`."""
+
+from __future__ import annotations
+
+import warnings
+from collections import OrderedDict, defaultdict, deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from ptn_format.signature import Constant, Container, Leaf, Parameter, Signature, Tree
+from torch.export import ExportedProgram
+from torch.utils import _pytree as pytree
+
+__all__ = ["make_signature"]
+
+_DICTS = (dict, OrderedDict, defaultdict)
+_LISTS = (list, deque)
+
+
+def make_signature(program: ExportedProgram, inputs: Sequence[Tree], results: Sequence[Tree]) -> Signature:
+    """The signature of an exported program.
+
+    Args:
+        program: the program as the user exported it.
+        inputs: for each leaf of the inputs, in order, its place among the graph's inputs or its fixed value.
+        results: for each leaf of the result, in order, its place among the results.
+    """
+    spec = program.call_spec.in_spec
+    leaves = iter(inputs)
+    positional, named = spec.children()
+    names = _positional_names(program, len(positional.children()))
+    parameters = [
+        Parameter(name, _tree(child, leaves)) for name, child in zip(names, positional.children(), strict=True)
+    ]
+    parameters += [
+        Parameter(str(key), _tree(child, leaves), keyword_only=True)
+        for key, child in zip(named.context or (), named.children(), strict=True)
+    ]
+    return Signature(tuple(parameters), _tree(program.call_spec.out_spec, iter(results)))
+
+
+def _positional_names(program: ExportedProgram, count: int) -> list[str]:
+    """Names of the first `count` parameters of the exported function."""
+    root = program.module_call_graph[0].signature if program.module_call_graph else None
+    known = list(root.forward_arg_names or ()) if root is not None else []
+    return known[:count] + [f"arg{i}" for i in range(len(known[:count]), count)]
+
+
+def _tree(spec: pytree.TreeSpec, leaves: Iterator[Tree]) -> Tree:
+    if spec.is_leaf():
+        return next(leaves)
+    children = spec.children()
+    items = tuple(_tree(child, leaves) for child in children)
+    if spec.type is tuple:
+        return Container("tuple", items)
+    if spec.type in _LISTS:
+        return Container("list", items)
+    if spec.type in _DICTS:
+        keys = spec.context[1] if spec.type is defaultdict else spec.context
+        return Container("dict", items, tuple(map(_key, keys)))
+    if pytree.is_namedtuple_class(spec.type) or spec.type is pytree.namedtuple:
+        cls = spec.context if isinstance(spec.context, type) else spec.type
+        return Container("namedtuple", items, tuple(cls._fields), cls.__name__)
+    if spec.type is type(None):
+        return Constant(None)
+    if hasattr(spec.type, "_fields") and len(spec.type._fields) == len(items):
+        return Container("namedtuple", items, tuple(spec.type._fields), spec.type.__name__)
+    return Container("object", items, _object_keys(spec, len(items)), getattr(spec.type, "__name__", str(spec.type)))
+
+
+def _object_keys(spec: pytree.TreeSpec, count: int) -> tuple[str | int, ...]:
+    """Names of the children of a registered class: what its flattening calls them, else their positions."""
+    definition = pytree.SUPPORTED_NODES.get(spec.type)
+    with_keys: Callable[[Any], Any] | None = getattr(definition, "flatten_with_keys_fn", None)
+    if definition is not None and with_keys is not None:
+        try:
+            # The registered functions know the names only through an instance, so one is made around placeholders.
+            with warnings.catch_warnings(action="ignore"):
+                pairs, _ = with_keys(definition.unflatten_fn([0] * count, spec.context))
+            names = tuple(_entry_name(entry) for entry, _ in pairs)
+        except Exception:  # a class that rejects placeholders only loses the names of its parts
+            names = ()
+        if len(names) == count:
+            return names
+    return tuple(str(i) for i in range(count))
+
+
+def _entry_name(entry: Any) -> str | int:
+    for attribute in ("name", "key", "idx"):
+        if hasattr(entry, attribute):
+            return _key(getattr(entry, attribute))
+    return _key(entry)
+
+
+def _key(key: Any) -> str | int:
+    return key if isinstance(key, str | int) and not isinstance(key, bool) else str(key)
