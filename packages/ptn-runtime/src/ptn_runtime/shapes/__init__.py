@@ -104,11 +104,11 @@ def shape_rule(*names: str, deterministic: bool = True) -> Callable[[_Rule], _Ru
     """
 
     def register(rule: _Rule) -> _Rule:
-        code: CodeType = rule.__code__  # type: ignore[attr-defined]  # every rule is a plain function
+        code: CodeType = rule.__code__
         parameters = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-        positional: tuple[Any, ...] = rule.__defaults__ or ()  # type: ignore[attr-defined]
+        positional: tuple[Any, ...] = rule.__defaults__ or ()
         defaults = dict(zip(parameters[code.co_argcount - len(positional) :], positional, strict=False))
-        defaults.update(rule.__kwdefaults__ or {})  # type: ignore[attr-defined]
+        defaults.update(rule.__kwdefaults__ or {})
         numbers = frozenset(p for p in parameters if "Tensor" not in rule.__annotations__[p])
         family = rule.__module__.rpartition(".")[2]
         for name in names:

@@ -10,29 +10,27 @@ from ptn_runtime.shapes._broadcast import broadcast_shapes, require
 
 def _attention(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, enable_gqa: bool) -> TensorSpec:
     q, k, v = query.shape, key.shape, value.shape
-    require(
-        query.dtype is key.dtype is value.dtype,
-        f"query, key and value must have one dtype, got {query.dtype.torch_name}, {key.dtype.torch_name}, "
-        f"{value.dtype.torch_name}",
-    )
+    if not (query.dtype is key.dtype is value.dtype):
+        raise ValueError(
+            f"query, key and value must have one dtype, got {query.dtype.torch_name}, {key.dtype.torch_name}, "
+            f"{value.dtype.torch_name}"
+        )
     require(min(len(q), len(k), len(v)) >= 2, "query, key and value need at least two axes")
-    require(q[-1] == k[-1], f"query has {q[-1]} features, key has {k[-1]}")
-    require(k[-2] == v[-2], f"key has {k[-2]} positions, value has {v[-2]}")
+    if q[-1] != k[-1]:
+        raise ValueError(f"query has {q[-1]} features, key has {k[-1]}")
+    if k[-2] != v[-2]:
+        raise ValueError(f"key has {k[-2]} positions, value has {v[-2]}")
     if enable_gqa and len(q) > 2:
         heads, key_heads, value_heads = q[-3], k[-3], v[-3]
-        require(
-            heads % key_heads == 0 and heads % value_heads == 0,
-            f"{heads} query heads do not divide among {key_heads} key and {value_heads} value heads",
-        )
+        if not (heads % key_heads == 0 and heads % value_heads == 0):
+            raise ValueError(f"{heads} query heads do not divide among {key_heads} key and {value_heads} value heads")
         batch = (*broadcast_shapes(q[:-3], k[:-3], v[:-3]), heads)
     else:
         batch = broadcast_shapes(q[:-2], k[:-2], v[:-2])
     if attn_mask is not None:
         scores = (*batch, q[-2], k[-2])
-        require(
-            broadcast_shapes(attn_mask.shape, scores) == scores,
-            f"attn_mask {list(attn_mask.shape)} does not broadcast to the scores {list(scores)}",
-        )
+        if broadcast_shapes(attn_mask.shape, scores) != scores:
+            raise ValueError(f"attn_mask {list(attn_mask.shape)} does not broadcast to the scores {list(scores)}")
     return TensorSpec(query.dtype, (*batch, q[-2], v[-1]))
 
 
@@ -49,7 +47,8 @@ def scaled_dot_product_attention(
     enable_gqa: bool = False,
 ) -> TensorSpec:
     require(not (is_causal and attn_mask is not None), "give either attn_mask or is_causal, not both")
-    require(dropout_p == 0.0, f"attention with dropout {dropout_p} cannot be run; export the model in eval mode")
+    if dropout_p != 0.0:
+        raise ValueError(f"attention with dropout {dropout_p} cannot be run; export the model in eval mode")
     return _attention(query, key, value, attn_mask, enable_gqa)
 
 
@@ -64,7 +63,8 @@ def flash_attention_for_cpu(
     attn_mask: Tensor | None = None,
     scale: float | None = None,
 ) -> tuple[TensorSpec, TensorSpec]:
-    require(dropout_p == 0.0, f"attention with dropout {dropout_p} cannot be run; export the model in eval mode")
+    if dropout_p != 0.0:
+        raise ValueError(f"attention with dropout {dropout_p} cannot be run; export the model in eval mode")
     result = _attention(query, key, value, attn_mask, True)
     wide = result.dtype if result.dtype is ScalarType.DOUBLE else ScalarType.FLOAT
     return result, TensorSpec(wide, result.shape[:-1])
@@ -74,19 +74,20 @@ def flash_attention_for_cpu(
 def rope(
     input: Tensor, position_ids: Tensor, inv_freq: Tensor, interleaved: bool = False, attention_scale: float = 1.0
 ) -> TensorSpec:
-    require(input.dtype.is_floating_point, f"input must be floating point, got {input.dtype.torch_name}")
-    require(len(input.shape) == 4, f"input must have shape [B, H, T, D], got {list(input.shape)}")
-    require(len(position_ids.shape) == 2, f"position_ids must have shape [B, T], got {list(position_ids.shape)}")
-    require(len(inv_freq.shape) == 1, f"inv_freq must have shape [R / 2], got {list(inv_freq.shape)}")
+    if not (input.dtype.is_floating_point):
+        raise ValueError(f"input must be floating point, got {input.dtype.torch_name}")
+    if len(input.shape) != 4:
+        raise ValueError(f"input must have shape [B, H, T, D], got {list(input.shape)}")
+    if len(position_ids.shape) != 2:
+        raise ValueError(f"position_ids must have shape [B, T], got {list(position_ids.shape)}")
+    if len(inv_freq.shape) != 1:
+        raise ValueError(f"inv_freq must have shape [R / 2], got {list(inv_freq.shape)}")
     batch, _, length, width = input.shape
-    require(
-        position_ids.shape[0] in (1, batch),
-        f"position batch {position_ids.shape[0]} is neither 1 nor the input's {batch}",
-    )
-    require(
-        position_ids.shape[1] == length,
-        f"sequence length {position_ids.shape[1]} of position_ids differs from the input's {length}",
-    )
+    if position_ids.shape[0] not in (1, batch):
+        raise ValueError(f"position batch {position_ids.shape[0]} is neither 1 nor the input's {batch}")
+    if position_ids.shape[1] != length:
+        raise ValueError(f"sequence length {position_ids.shape[1]} of position_ids differs from the input's {length}")
     rotary = 2 * inv_freq.shape[0]
-    require(rotary <= width, f"rotary width {rotary} exceeds the input's {width} channels")
+    if rotary > width:
+        raise ValueError(f"rotary width {rotary} exceeds the input's {width} channels")
     return TensorSpec(input.dtype, input.shape)

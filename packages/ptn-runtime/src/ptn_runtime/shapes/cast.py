@@ -5,7 +5,7 @@ from __future__ import annotations
 from ptn_format.dtypes import ScalarType
 
 from ptn_runtime.shapes import Tensor, TensorSpec, shape_rule
-from ptn_runtime.shapes._broadcast import broadcast_shapes, require
+from ptn_runtime.shapes._broadcast import broadcast_shapes
 
 
 @shape_rule("aten._to_copy.default")
@@ -67,8 +67,6 @@ def type_as(self: Tensor, other: Tensor) -> TensorSpec:
 
 @shape_rule("aten.copy.default")
 def copy(self: Tensor, src: Tensor, non_blocking: bool = False) -> TensorSpec:
-    require(
-        broadcast_shapes(src.shape, self.shape) == self.shape,
-        f"src {list(src.shape)} does not broadcast to self {list(self.shape)}",
-    )
+    if broadcast_shapes(src.shape, self.shape) != self.shape:
+        raise ValueError(f"src {list(src.shape)} does not broadcast to self {list(self.shape)}")
     return TensorSpec(self.dtype, self.shape)

@@ -27,12 +27,13 @@ def _convolution(
     groups: int,
 ) -> TensorSpec:
     rank = len(weight.shape) - 2
-    require(rank in (1, 2, 3), f"weight must have 3 to 5 axes, got {list(weight.shape)}")
+    if rank not in (1, 2, 3):
+        raise ValueError(f"weight must have 3 to 5 axes, got {list(weight.shape)}")
     batched = len(input.shape) == rank + 2
-    require(
-        batched or len(input.shape) == rank + 1, f"{list(input.shape)} does not go with weight {list(weight.shape)}"
-    )
-    require(input.dtype is weight.dtype, f"input is {input.dtype.torch_name}, weight is {weight.dtype.torch_name}")
+    if not (batched or len(input.shape) == rank + 1):
+        raise ValueError(f"{list(input.shape)} does not go with weight {list(weight.shape)}")
+    if input.dtype is not weight.dtype:
+        raise ValueError(f"input is {input.dtype.torch_name}, weight is {weight.dtype.torch_name}")
     strides = per_axis(stride, rank, "stride")
     paddings = per_axis(padding, rank, "padding")
     dilations = per_axis(dilation, rank, "dilation")
@@ -41,7 +42,8 @@ def _convolution(
     kernel = weight.shape[2:]
     if transposed:
         extra = per_axis(output_padding, rank, "output_padding")
-        require(channels == weight.shape[0], f"input has {channels} channels, weight takes {weight.shape[0]}")
+        if channels != weight.shape[0]:
+            raise ValueError(f"input has {channels} channels, weight takes {weight.shape[0]}")
         out_channels = weight.shape[1] * groups
         spatial = tuple(
             (size - 1) * s - 2 * p + d * (k - 1) + e + 1
@@ -49,16 +51,19 @@ def _convolution(
         )
     else:
         takes = weight.shape[1] * groups
-        require(channels == takes, f"input has {channels} channels, weight takes {takes} in {groups} group(s)")
+        if channels != takes:
+            raise ValueError(f"input has {channels} channels, weight takes {takes} in {groups} group(s)")
         out_channels = weight.shape[0]
-        require(out_channels % groups == 0, f"{out_channels} output channels do not divide into {groups} groups")
+        if out_channels % groups != 0:
+            raise ValueError(f"{out_channels} output channels do not divide into {groups} groups")
         spatial = tuple(
             window_count(size, k, s, p, d)
             for size, k, s, p, d in zip(sizes, kernel, strides, paddings, dilations, strict=True)
         )
-    require(min(spatial) >= 0 or element_count(sizes) == 0, f"kernel {list(kernel)} is larger than input {sizes}")
-    if bias is not None:
-        require(bias.shape == (out_channels,), f"bias must be [{out_channels}], got {list(bias.shape)}")
+    if not (min(spatial) >= 0 or element_count(sizes) == 0):
+        raise ValueError(f"kernel {list(kernel)} is larger than input {sizes}")
+    if bias is not None and bias.shape != (out_channels,):
+        raise ValueError(f"bias must be [{out_channels}], got {list(bias.shape)}")
     head = (input.shape[0], out_channels) if batched else (out_channels,)
     return TensorSpec(input.dtype, (*head, *spatial))
 
@@ -161,9 +166,11 @@ def conv_transpose3d(
 
 @shape_rule("aten.im2col.default")
 def im2col(self: Tensor, kernel_size: Sizes, dilation: Sizes, padding: Sizes, stride: Sizes) -> TensorSpec:
-    require(len(self.shape) in (3, 4), f"expected [N, C, H, W] or [C, H, W], got {list(self.shape)}")
+    if len(self.shape) not in (3, 4):
+        raise ValueError(f"expected [N, C, H, W] or [C, H, W], got {list(self.shape)}")
     windows = patch_grid(self.shape[-2:], kernel_size, dilation, padding, stride)
-    require(min(windows) > 0, f"no window of {list(kernel_size)} fits into {list(self.shape)}")
+    if min(windows) <= 0:
+        raise ValueError(f"no window of {list(kernel_size)} fits into {list(self.shape)}")
     column = self.shape[-3] * element_count(per_axis(kernel_size, 2, "kernel_size"))
     return TensorSpec(self.dtype, (*self.shape[:-3], column, element_count(windows)))
 
@@ -172,11 +179,14 @@ def im2col(self: Tensor, kernel_size: Sizes, dilation: Sizes, padding: Sizes, st
 def col2im(
     self: Tensor, output_size: Sizes, kernel_size: Sizes, dilation: Sizes, padding: Sizes, stride: Sizes
 ) -> TensorSpec:
-    require(len(self.shape) in (2, 3), f"expected [N, C*kernel, L] or [C*kernel, L], got {list(self.shape)}")
+    if len(self.shape) not in (2, 3):
+        raise ValueError(f"expected [N, C*kernel, L] or [C*kernel, L], got {list(self.shape)}")
     taps = element_count(per_axis(kernel_size, 2, "kernel_size"))
-    require(self.shape[-2] % taps == 0, f"{self.shape[-2]} rows do not divide into kernels of {taps}")
+    if self.shape[-2] % taps != 0:
+        raise ValueError(f"{self.shape[-2]} rows do not divide into kernels of {taps}")
     windows = element_count(patch_grid(output_size, kernel_size, dilation, padding, stride))
-    require(self.shape[-1] == windows, f"expected {windows} columns, got {self.shape[-1]}")
+    if self.shape[-1] != windows:
+        raise ValueError(f"expected {windows} columns, got {self.shape[-1]}")
     return TensorSpec(self.dtype, (*self.shape[:-2], self.shape[-2] // taps, *output_size))
 
 

@@ -15,7 +15,8 @@ FLOAT = ScalarType.FLOAT
 
 
 def _made(size: Sizes, dtype: ScalarType | None, default: ScalarType = FLOAT) -> TensorSpec:
-    require(min(size, default=0) >= 0, f"sizes must not be negative, got {list(size)}")
+    if min(size, default=0) < 0:
+        raise ValueError(f"sizes must not be negative, got {list(size)}")
     return TensorSpec(default if dtype is None else dtype, tuple(size))
 
 
@@ -163,8 +164,10 @@ def _arange(start: Number, end: Number, step: Number, dtype: ScalarType | None) 
         numbers.append(number)
     first, last, by = numbers
     require(by != 0, "step must not be 0")
-    require(math.isfinite(first) and math.isfinite(last), f"the ends must be finite, got {first} and {last}")
-    require((last >= first) if by > 0 else (last <= first), f"step {by} leads away from {last}, starting at {first}")
+    if not (math.isfinite(first) and math.isfinite(last)):
+        raise ValueError(f"the ends must be finite, got {first} and {last}")
+    if not ((last >= first) if by > 0 else (last <= first)):
+        raise ValueError(f"step {by} leads away from {last}, starting at {first}")
     if all(isinstance(number, int) for number in numbers):
         count = -((first - last) // by)
         default = ScalarType.LONG

@@ -13,12 +13,14 @@ BOOL = ScalarType.BOOL
 
 def _require_integral(*operands: Tensor | Number) -> ScalarType:
     dtype = result_type(*operands)
-    require(dtype is BOOL or is_integral(dtype), f"expected integers or bools, got {dtype.torch_name}")
+    if not (dtype is BOOL or is_integral(dtype)):
+        raise ValueError(f"expected integers or bools, got {dtype.torch_name}")
     return dtype
 
 
 def _require_float(tensor: Tensor) -> TensorSpec:
-    require(tensor.dtype.is_floating_point, f"expected a floating-point tensor, got {tensor.dtype.torch_name}")
+    if not (tensor.dtype.is_floating_point):
+        raise ValueError(f"expected a floating-point tensor, got {tensor.dtype.torch_name}")
     return TensorSpec(tensor.dtype, tensor.shape)
 
 
@@ -28,10 +30,41 @@ def _require_float(tensor: Tensor) -> TensorSpec:
 @shape_rule(
     *(
         f"aten.{name}.default"
-        for name in (
-            "acos acosh asin asinh atan atanh cos cosh deg2rad digamma erf erfc erfinv exp exp2 expm1 lgamma log log10 "
-            "log1p log2 rad2deg reciprocal rsqrt sigmoid sin sinc sinh special_expm1 special_entr sqrt tan tanh"
-        ).split()
+        for name in [
+            "acos",
+            "acosh",
+            "asin",
+            "asinh",
+            "atan",
+            "atanh",
+            "cos",
+            "cosh",
+            "deg2rad",
+            "digamma",
+            "erf",
+            "erfc",
+            "erfinv",
+            "exp",
+            "exp2",
+            "expm1",
+            "lgamma",
+            "log",
+            "log10",
+            "log1p",
+            "log2",
+            "rad2deg",
+            "reciprocal",
+            "rsqrt",
+            "sigmoid",
+            "sin",
+            "sinc",
+            "sinh",
+            "special_expm1",
+            "special_entr",
+            "sqrt",
+            "tan",
+            "tanh",
+        ]
     )
 )
 def unary_float(self: Tensor) -> TensorSpec:
@@ -126,7 +159,8 @@ def log_sigmoid_forward(self: Tensor) -> tuple[TensorSpec, TensorSpec]:
 
 @shape_rule("aten.gelu.default")
 def gelu(self: Tensor, *, approximate: str = "none") -> TensorSpec:
-    require(approximate in ("none", "tanh"), f"approximate must be 'none' or 'tanh', got {approximate!r}")
+    if approximate not in ("none", "tanh"):
+        raise ValueError(f"approximate must be 'none' or 'tanh', got {approximate!r}")
     return _require_float(self)
 
 
@@ -168,14 +202,16 @@ def shrink(self: Tensor, lambd: Number = 0.5) -> TensorSpec:
 
 @shape_rule("aten.prelu.default", "aten._prelu_kernel.default")
 def prelu(self: Tensor, weight: Tensor) -> TensorSpec:
-    require(self.dtype is weight.dtype, f"self is {self.dtype.torch_name} but weight is {weight.dtype.torch_name}")
+    if self.dtype is not weight.dtype:
+        raise ValueError(f"self is {self.dtype.torch_name} but weight is {weight.dtype.torch_name}")
     return _require_float(self)
 
 
 @shape_rule("aten.glu.default")
 def glu(self: Tensor, dim: int = -1) -> TensorSpec:
     axis = normalize_axis(dim, len(self.shape))
-    require(self.shape[axis] % 2 == 0, f"axis {axis} has {self.shape[axis]} elements, an odd number")
+    if self.shape[axis] % 2 != 0:
+        raise ValueError(f"axis {axis} has {self.shape[axis]} elements, an odd number")
     halved = (*self.shape[:axis], self.shape[axis] // 2, *self.shape[axis + 1 :])
     return TensorSpec(_require_float(self).dtype, halved)
 
@@ -237,20 +273,23 @@ def div(self: Tensor, other: Tensor | Number) -> TensorSpec:
 @shape_rule("aten.hypot.default", "aten.logaddexp.default", "aten.logaddexp2.default")
 def binary_float(self: Tensor, other: Tensor) -> TensorSpec:
     dtype = result_type(self, other)
-    require(dtype.is_floating_point, f"expected floating-point tensors, got {dtype.torch_name}")
+    if not (dtype.is_floating_point):
+        raise ValueError(f"expected floating-point tensors, got {dtype.torch_name}")
     return TensorSpec(dtype, broadcast(self, other))
 
 
 @shape_rule("aten.nextafter.default")
 def nextafter(self: Tensor, other: Tensor) -> TensorSpec:
     dtype = result_type(self, other)
-    require(dtype.is_floating_point, f"expected floating-point tensors, got {dtype.torch_name}")
+    if not (dtype.is_floating_point):
+        raise ValueError(f"expected floating-point tensors, got {dtype.torch_name}")
     return TensorSpec(dtype, broadcast(self, other))
 
 
 @shape_rule("aten.heaviside.default")
 def heaviside(self: Tensor, values: Tensor) -> TensorSpec:
-    require(self.dtype is values.dtype, f"self is {self.dtype.torch_name} but values is {values.dtype.torch_name}")
+    if self.dtype is not values.dtype:
+        raise ValueError(f"self is {self.dtype.torch_name} but values is {values.dtype.torch_name}")
     return TensorSpec(self.dtype, broadcast(self, values))
 
 
@@ -260,10 +299,8 @@ def div_scalar(self: Tensor, other: Number) -> TensorSpec:
 
 
 def _rounded_quotient(self: Tensor, other: Tensor | Number, rounding_mode: str | None) -> TensorSpec:
-    require(
-        rounding_mode in (None, "trunc", "floor"),
-        f"rounding_mode must be None, 'trunc' or 'floor', got {rounding_mode!r}",
-    )
+    if rounding_mode not in (None, "trunc", "floor"):
+        raise ValueError(f"rounding_mode must be None, 'trunc' or 'floor', got {rounding_mode!r}")
     dtype = result_type(self, other)
     return TensorSpec(float_type(dtype) if rounding_mode is None else dtype, broadcast(self, other))
 
@@ -287,9 +324,8 @@ def pow_tensor(self: Tensor, exponent: Tensor | Number) -> TensorSpec:
 def pow_scalar(self: Tensor, exponent: Number) -> TensorSpec:
     dtype = result_type(self, as_number(exponent))
     negative = isinstance(exponent, int) and exponent < 0
-    require(
-        not (negative and is_integral(dtype)), f"an integer tensor cannot be raised to {exponent}; cast it to float"
-    )
+    if negative and is_integral(dtype):
+        raise ValueError(f"an integer tensor cannot be raised to {exponent}; cast it to float")
     return TensorSpec(dtype, self.shape)
 
 
@@ -300,13 +336,15 @@ def pow_of_scalar(self: Number, exponent: Tensor) -> TensorSpec:
 
 @shape_rule("aten.lerp.Scalar")
 def lerp_scalar(self: Tensor, end: Tensor, weight: Number) -> TensorSpec:
-    require(self.dtype is end.dtype, f"self is {self.dtype.torch_name} but end is {end.dtype.torch_name}")
+    if self.dtype is not end.dtype:
+        raise ValueError(f"self is {self.dtype.torch_name} but end is {end.dtype.torch_name}")
     return TensorSpec(_require_float(self).dtype, broadcast(self, end))
 
 
 @shape_rule("aten.lerp.Tensor")
 def lerp(self: Tensor, end: Tensor, weight: Tensor) -> TensorSpec:
-    require(self.dtype is end.dtype, f"self is {self.dtype.torch_name} but end is {end.dtype.torch_name}")
+    if self.dtype is not end.dtype:
+        raise ValueError(f"self is {self.dtype.torch_name} but end is {end.dtype.torch_name}")
     return TensorSpec(_require_float(self).dtype, broadcast(self, end, weight))
 
 
@@ -404,7 +442,8 @@ def clamp_max_tensor(self: Tensor, max: Tensor) -> TensorSpec:
 
 
 def _where(condition: Tensor, self: Tensor | Number, other: Tensor | Number) -> TensorSpec:
-    require(condition.dtype in (BOOL, ScalarType.BYTE), f"the condition must be bool, got {condition.dtype.torch_name}")
+    if condition.dtype not in (BOOL, ScalarType.BYTE):
+        raise ValueError(f"the condition must be bool, got {condition.dtype.torch_name}")
     return TensorSpec(result_type(self, other), broadcast(condition, self, other))
 
 
@@ -430,7 +469,8 @@ def where_scalar_other(condition: Tensor, self: Tensor, other: Number) -> Tensor
 
 @shape_rule("aten.masked_fill.Scalar", "aten.masked_fill.Tensor")
 def masked_fill(self: Tensor, mask: Tensor, value: Tensor | Number) -> TensorSpec:
-    require(mask.dtype is BOOL, f"the mask must be bool, got {mask.dtype.torch_name}")
+    if mask.dtype is not BOOL:
+        raise ValueError(f"the mask must be bool, got {mask.dtype.torch_name}")
     return TensorSpec(self.dtype, broadcast(self, mask))
 
 

@@ -13,10 +13,8 @@ _MASKS = (ScalarType.BOOL, ScalarType.BYTE)
 
 
 def _require_index(index: Tensor, name: str = "index") -> None:
-    require(
-        index.dtype in (ScalarType.LONG, ScalarType.INT),
-        f"{name} must be int64 or int32, got {index.dtype.torch_name}",
-    )
+    if index.dtype not in (ScalarType.LONG, ScalarType.INT):
+        raise ValueError(f"{name} must be int64 or int32, got {index.dtype.torch_name}")
 
 
 @shape_rule("aten.embedding.default")
@@ -24,7 +22,8 @@ def embedding(
     weight: Tensor, indices: Tensor, padding_idx: int = -1, scale_grad_by_freq: bool = False, sparse: bool = False
 ) -> TensorSpec:
     _require_index(indices, "indices")
-    require(len(weight.shape) == 2, f"weight must have 2 axes, got {list(weight.shape)}")
+    if len(weight.shape) != 2:
+        raise ValueError(f"weight must have 2 axes, got {list(weight.shape)}")
     return TensorSpec(weight.dtype, (*indices.shape, weight.shape[1]))
 
 
@@ -42,9 +41,11 @@ def embedding_bag(
 ) -> tuple[TensorSpec, TensorSpec, TensorSpec, TensorSpec]:
     _require_index(indices, "indices")
     _require_index(offsets, "offsets")
-    require(len(weight.shape) == 2, f"weight must have 2 axes, got {list(weight.shape)}")
+    if len(weight.shape) != 2:
+        raise ValueError(f"weight must have 2 axes, got {list(weight.shape)}")
     require(len(indices.shape) == 1 and len(offsets.shape) == 1, "indices and offsets must have one axis")
-    require(mode in (0, 1, 2), f"mode must be 0 (sum), 1 (mean) or 2 (max), got {mode}")
+    if mode not in (0, 1, 2):
+        raise ValueError(f"mode must be 0 (sum), 1 (mean) or 2 (max), got {mode}")
     bags = offsets.shape[0] - (1 if include_last_offset else 0)
     width = weight.shape[1]
     # The last three results serve the backward pass; their sizes are those of eager mode on the CPU.
@@ -65,7 +66,8 @@ def embedding_bag(
 @shape_rule("aten.index_select.default")
 def index_select(self: Tensor, dim: int, index: Tensor) -> TensorSpec:
     _require_index(index)
-    require(len(index.shape) <= 1, f"index must have at most one axis, got {list(index.shape)}")
+    if len(index.shape) > 1:
+        raise ValueError(f"index must have at most one axis, got {list(index.shape)}")
     axis = normalize_axis(dim, len(self.shape))
     count = element_count(index.shape)
     if not self.shape:
@@ -85,9 +87,11 @@ def _require_within(index: Shape, self: Shape, dim: int) -> None:
     axis = normalize_axis(dim, rank)
     if element_count(index) == 0:
         return
-    require((len(index) or 1) == rank, f"index {list(index)} must have as many axes as self {list(self)}")
+    if len(index) or rank != 1:
+        raise ValueError(f"index {list(index)} must have as many axes as self {list(self)}")
     for other, (a, b) in enumerate(zip(index, self, strict=False)):
-        require(other == axis or a <= b, f"index {list(index)} exceeds self {list(self)} on axis {other}")
+        if not (other == axis or a <= b):
+            raise ValueError(f"index {list(index)} exceeds self {list(self)} on axis {other}")
 
 
 def index_result_shape(self: Shape, indices: Indices) -> Shape:
@@ -97,7 +101,8 @@ def index_result_shape(self: Shape, indices: Indices) -> Shape:
         ValueError: they do not fit.
         DataDependentError: there is a mask among them.
     """
-    require(len(indices) <= len(self), f"{len(indices)} indices for {len(self)} axes")
+    if len(indices) > len(self):
+        raise ValueError(f"{len(indices)} indices for {len(self)} axes")
     present = [axis for axis, index in enumerate(indices) if index is not None]
     if not present:
         return self
@@ -107,7 +112,8 @@ def index_result_shape(self: Shape, indices: Indices) -> Shape:
         assert index is not None
         if index.dtype in _MASKS:
             raise DataDependentError("the number of elements that a mask selects depends on the data")
-        require(index.dtype in (ScalarType.LONG, ScalarType.INT), f"indices of dtype {index.dtype.torch_name}")
+        if index.dtype not in (ScalarType.LONG, ScalarType.INT):
+            raise ValueError(f"indices of dtype {index.dtype.torch_name}")
         shapes.append(index.shape)
     selected = broadcast_shapes(*shapes)
     adjacent = present == list(range(present[0], present[-1] + 1))
@@ -123,15 +129,14 @@ def index(self: Tensor, indices: tuple[Tensor | None, ...]) -> TensorSpec:
 
 @shape_rule("aten.index_put.default", "aten._unsafe_index_put.default")
 def index_put(self: Tensor, indices: tuple[Tensor | None, ...], values: Tensor, accumulate: bool = False) -> TensorSpec:
-    require(self.dtype is values.dtype, f"self is {self.dtype.torch_name} but values are {values.dtype.torch_name}")
+    if self.dtype is not values.dtype:
+        raise ValueError(f"self is {self.dtype.torch_name} but values are {values.dtype.torch_name}")
     try:
         selected = index_result_shape(self.shape, indices)
     except DataDependentError:
         return TensorSpec(self.dtype, self.shape)  # a mask decides where values go, not how large the result is
-    require(
-        broadcast_shapes(values.shape, selected) == selected,
-        f"values {list(values.shape)} do not broadcast to the selected {list(selected)}",
-    )
+    if broadcast_shapes(values.shape, selected) != selected:
+        raise ValueError(f"values {list(values.shape)} do not broadcast to the selected {list(selected)}")
     return TensorSpec(self.dtype, self.shape)
 
 
@@ -155,11 +160,13 @@ def index_reduce(
 def _index_write(self: Tensor, dim: int, index: Tensor, source: Tensor) -> TensorSpec:
     _require_index(index)
     axis = normalize_axis(dim, len(self.shape))
-    require(self.dtype is source.dtype, f"self is {self.dtype.torch_name} but source is {source.dtype.torch_name}")
+    if self.dtype is not source.dtype:
+        raise ValueError(f"self is {self.dtype.torch_name} but source is {source.dtype.torch_name}")
     count = element_count(index.shape)
     if self.shape and source.shape:
         expected = (*self.shape[:axis], count, *self.shape[axis + 1 :])
-        require(source.shape == expected, f"source must be {list(expected)}, got {list(source.shape)}")
+        if source.shape != expected:
+            raise ValueError(f"source must be {list(expected)}, got {list(source.shape)}")
     return TensorSpec(self.dtype, self.shape)
 
 
@@ -174,11 +181,13 @@ def _scatter(self: Tensor, dim: int, index: Tensor, src: Tensor | None) -> Tenso
     _require_index(index)
     _require_within(index.shape, self.shape, dim)
     if src is not None and element_count(index.shape):
-        require(self.dtype is src.dtype, f"self is {self.dtype.torch_name} but src is {src.dtype.torch_name}")
+        if self.dtype is not src.dtype:
+            raise ValueError(f"self is {self.dtype.torch_name} but src is {src.dtype.torch_name}")
         fits = (len(index.shape) or 1) == (len(src.shape) or 1) and all(
             a <= b for a, b in zip(index.shape, src.shape, strict=False)
         )
-        require(fits, f"index {list(index.shape)} exceeds src {list(src.shape)}")
+        if not fits:
+            raise ValueError(f"index {list(index.shape)} exceeds src {list(src.shape)}")
     return TensorSpec(self.dtype, self.shape)
 
 
@@ -194,13 +203,15 @@ def scatter_value(self: Tensor, dim: int, index: Tensor, value: Number) -> Tenso
 
 @shape_rule("aten.scatter.reduce")
 def scatter_with_reduce(self: Tensor, dim: int, index: Tensor, src: Tensor, *, reduce: str) -> TensorSpec:
-    require(reduce in ("add", "multiply"), f"reduce must be 'add' or 'multiply', got {reduce!r}")
+    if reduce not in ("add", "multiply"):
+        raise ValueError(f"reduce must be 'add' or 'multiply', got {reduce!r}")
     return _scatter(self, dim, index, src)
 
 
 @shape_rule("aten.scatter.value_reduce")
 def scatter_value_reduce(self: Tensor, dim: int, index: Tensor, value: Number, *, reduce: str) -> TensorSpec:
-    require(reduce in ("add", "multiply"), f"reduce must be 'add' or 'multiply', got {reduce!r}")
+    if reduce not in ("add", "multiply"):
+        raise ValueError(f"reduce must be 'add' or 'multiply', got {reduce!r}")
     return _scatter(self, dim, index, None)
 
 
@@ -209,31 +220,35 @@ def scatter_reduce(
     self: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, *, include_self: bool = True
 ) -> TensorSpec:
     known = ("sum", "prod", "mean", "amax", "amin")
-    require(reduce in known, f"reduce must be one of {', '.join(known)}, got {reduce!r}")
+    if reduce not in known:
+        raise ValueError(f"reduce must be one of {', '.join(known)}, got {reduce!r}")
     return _scatter(self, dim, index, src)
 
 
 @shape_rule("aten.take.default")
 def take(self: Tensor, index: Tensor) -> TensorSpec:
-    require(index.dtype is ScalarType.LONG, f"index must be int64, got {index.dtype.torch_name}")
+    if index.dtype is not ScalarType.LONG:
+        raise ValueError(f"index must be int64, got {index.dtype.torch_name}")
     return TensorSpec(self.dtype, index.shape)
 
 
 @shape_rule("aten.put.default")
 def put(self: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) -> TensorSpec:
-    require(index.dtype is ScalarType.LONG, f"index must be int64, got {index.dtype.torch_name}")
-    require(self.dtype is source.dtype, f"self is {self.dtype.torch_name} but source is {source.dtype.torch_name}")
-    require(
-        element_count(index.shape) == element_count(source.shape),
-        f"index {list(index.shape)} and source {list(source.shape)} differ in number of elements",
-    )
+    if index.dtype is not ScalarType.LONG:
+        raise ValueError(f"index must be int64, got {index.dtype.torch_name}")
+    if self.dtype is not source.dtype:
+        raise ValueError(f"self is {self.dtype.torch_name} but source is {source.dtype.torch_name}")
+    if element_count(index.shape) != element_count(source.shape):
+        raise ValueError(f"index {list(index.shape)} and source {list(source.shape)} differ in number of elements")
     return TensorSpec(self.dtype, self.shape)
 
 
 @shape_rule("aten.masked_scatter.default")
 def masked_scatter(self: Tensor, mask: Tensor, source: Tensor) -> TensorSpec:
-    require(mask.dtype is ScalarType.BOOL, f"the mask must be bool, got {mask.dtype.torch_name}")
-    require(self.dtype is source.dtype, f"self is {self.dtype.torch_name} but source is {source.dtype.torch_name}")
+    if mask.dtype is not ScalarType.BOOL:
+        raise ValueError(f"the mask must be bool, got {mask.dtype.torch_name}")
+    if self.dtype is not source.dtype:
+        raise ValueError(f"self is {self.dtype.torch_name} but source is {source.dtype.torch_name}")
     return TensorSpec(self.dtype, broadcast_shapes(self.shape, mask.shape))
 
 
@@ -251,7 +266,8 @@ def masked_select(self: Tensor, mask: Tensor) -> TensorSpec:
 def select_scatter(self: Tensor, src: Tensor, dim: int, index: int) -> TensorSpec:
     axis = normalize_axis(dim, len(self.shape))
     size = self.shape[axis]
-    require(-size <= index < size, f"index {index} is out of range for axis {axis} of {size} elements")
+    if not (-size <= index < size):
+        raise ValueError(f"index {index} is out of range for axis {axis} of {size} elements")
     return _written(self, src, (*self.shape[:axis], *self.shape[axis + 1 :]))
 
 
@@ -260,7 +276,8 @@ def slice_scatter(
     self: Tensor, src: Tensor, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
 ) -> TensorSpec:
     axis = normalize_axis(dim, len(self.shape))
-    require(step > 0, f"step must be positive, got {step}")
+    if step <= 0:
+        raise ValueError(f"step must be positive, got {step}")
     count = len(range(*slice(start, end, step).indices(self.shape[axis])))
     return _written(self, src, (*self.shape[:axis], count, *self.shape[axis + 1 :]))
 
@@ -278,14 +295,16 @@ def as_strided_scatter(
 
 
 def _written(self: Tensor, src: Tensor, place: Shape) -> TensorSpec:
-    require(broadcast_shapes(src.shape, place) == place, f"src must broadcast to {list(place)}, got {list(src.shape)}")
+    if broadcast_shapes(src.shape, place) != place:
+        raise ValueError(f"src must broadcast to {list(place)}, got {list(src.shape)}")
     return TensorSpec(self.dtype, self.shape)
 
 
 def diagonal_shape(shape: Shape, offset: int, dim1: int, dim2: int) -> Shape:
     """The shape of a diagonal: both axes go, the diagonal comes last."""
     first, second = normalize_axis(dim1, len(shape)), normalize_axis(dim2, len(shape))
-    require(first != second, f"a diagonal needs two different axes, got {dim1} twice")
+    if first == second:
+        raise ValueError(f"a diagonal needs two different axes, got {dim1} twice")
     rows, columns = shape[first], shape[second]
     length = max(min(rows, columns - offset) if offset >= 0 else min(rows + offset, columns), 0)
     return (*(size for axis, size in enumerate(shape) if axis not in (first, second)), length)

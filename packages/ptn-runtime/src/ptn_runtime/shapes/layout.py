@@ -46,11 +46,15 @@ def viewed_shape(shape: Shape, size: Shape) -> Shape:
         for one in size:
             if one != -1:
                 known *= one
-        require(size.count(-1) == 1, f"only one size may be -1, got {list(size)}")
-        require(known != 0, f"-1 is ambiguous in {list(size)} for a tensor without elements")
-        require(count % known == 0, f"{list(shape)} has {count} elements and cannot become {list(size)}")
+        if size.count(-1) != 1:
+            raise ValueError(f"only one size may be -1, got {list(size)}")
+        if known == 0:
+            raise ValueError(f"-1 is ambiguous in {list(size)} for a tensor without elements")
+        if count % known != 0:
+            raise ValueError(f"{list(shape)} has {count} elements and cannot become {list(size)}")
         return tuple(count // known if one == -1 else one for one in size)
-    require(element_count(size) == count, f"{list(shape)} has {count} elements and cannot become {list(size)}")
+    if element_count(size) != count:
+        raise ValueError(f"{list(shape)} has {count} elements and cannot become {list(size)}")
     return tuple(size)
 
 
@@ -79,11 +83,12 @@ def view_dtype(self: Tensor, dtype: ScalarType) -> TensorSpec:
     old, new = self.dtype.itemsize, dtype.itemsize
     if old == new:
         return TensorSpec(dtype, self.shape)
-    require(bool(self.shape), f"a 0-d tensor cannot be viewed as {dtype.torch_name}: the element sizes differ")
-    require(
-        self.shape[-1] * old % new == 0,
-        f"the last axis of {list(self.shape)} holds {self.shape[-1] * old} bytes, no multiple of {new}",
-    )
+    if not self.shape:
+        raise ValueError(f"a 0-d tensor cannot be viewed as {dtype.torch_name}: the element sizes differ")
+    if self.shape[-1] * old % new != 0:
+        raise ValueError(
+            f"the last axis of {list(self.shape)} holds {self.shape[-1] * old} bytes, no multiple of {new}"
+        )
     return TensorSpec(dtype, (*self.shape[:-1], self.shape[-1] * old // new))
 
 
@@ -91,7 +96,8 @@ def view_dtype(self: Tensor, dtype: ScalarType) -> TensorSpec:
 def flatten(self: Tensor, start_dim: int = 0, end_dim: int = -1) -> TensorSpec:
     rank = len(self.shape)
     start, end = normalize_axis(start_dim, rank), normalize_axis(end_dim, rank)
-    require(start <= end, f"start_dim {start_dim} comes after end_dim {end_dim}")
+    if start > end:
+        raise ValueError(f"start_dim {start_dim} comes after end_dim {end_dim}")
     joined = element_count(self.shape[start : end + 1])
     return TensorSpec(self.dtype, (*self.shape[:start], joined, *self.shape[end + 1 :]))
 
@@ -127,7 +133,8 @@ def unsqueeze(self: Tensor, dim: int) -> TensorSpec:
 @shape_rule("aten.permute.default")
 def permute(self: Tensor, dims: Shape) -> TensorSpec:
     axes = normalize_axes(dims, len(self.shape), empty_is_all=False)
-    require(len(axes) == len(self.shape), f"{list(dims)} does not name every axis of {list(self.shape)}")
+    if len(axes) != len(self.shape):
+        raise ValueError(f"{list(dims)} does not name every axis of {list(self.shape)}")
     return TensorSpec(self.dtype, tuple(self.shape[axis] for axis in axes))
 
 
@@ -143,7 +150,8 @@ def transpose(self: Tensor, dim0: int, dim1: int) -> TensorSpec:
 
 @shape_rule("aten.t.default")
 def t(self: Tensor) -> TensorSpec:
-    require(len(self.shape) <= 2, f"t() takes at most two axes, got {list(self.shape)}")
+    if len(self.shape) > 2:
+        raise ValueError(f"t() takes at most two axes, got {list(self.shape)}")
     return TensorSpec(self.dtype, self.shape[::-1])
 
 
@@ -151,7 +159,8 @@ def moved_axes(rank: int, source: Shape, destination: Shape) -> Shape:
     """The permutation that moves each axis of `source` to its place in `destination`."""
     sources = normalize_axes(source, rank, empty_is_all=False)
     places = normalize_axes(destination, rank, empty_is_all=False)
-    require(len(sources) == len(places), f"{len(sources)} axes cannot go to {len(places)} places")
+    if len(sources) != len(places):
+        raise ValueError(f"{len(sources)} axes cannot go to {len(places)} places")
     target = dict(zip(places, sources, strict=True))
     rest = iter([axis for axis in range(rank) if axis not in sources])
     return tuple(target[place] if place in target else next(rest) for place in range(rank))
@@ -177,15 +186,18 @@ def flip(self: Tensor, dims: Shape) -> TensorSpec:
 @shape_rule("aten.roll.default")
 def roll(self: Tensor, shifts: Shape, dims: Shape = ()) -> TensorSpec:
     if dims:
-        require(len(shifts) == len(dims), f"{len(shifts)} shifts for {len(dims)} axes")
+        if len(shifts) != len(dims):
+            raise ValueError(f"{len(shifts)} shifts for {len(dims)} axes")
     else:
-        require(len(shifts) == 1, f"without axes there is one shift, got {len(shifts)}")
+        if len(shifts) != 1:
+            raise ValueError(f"without axes there is one shift, got {len(shifts)}")
     return TensorSpec(self.dtype, self.shape)
 
 
 @shape_rule("aten.rot90.default")
 def rot90(self: Tensor, k: int = 1, dims: Shape = (0, 1)) -> TensorSpec:
-    require(len(dims) == 2, f"rotation takes two axes, got {list(dims)}")
+    if len(dims) != 2:
+        raise ValueError(f"rotation takes two axes, got {list(dims)}")
     return TensorSpec(self.dtype, transpose(self, *dims).shape if k % 2 else self.shape)
 
 
@@ -197,14 +209,16 @@ def select(self: Tensor, dim: int, index: int) -> TensorSpec:
     require(bool(self.shape), "a 0-d tensor has no axis to select from")
     axis = normalize_axis(dim, len(self.shape))
     size = self.shape[axis]
-    require(-size <= index < size, f"index {index} is out of range for axis {axis} of {size} elements")
+    if not (-size <= index < size):
+        raise ValueError(f"index {index} is out of range for axis {axis} of {size} elements")
     return TensorSpec(self.dtype, (*self.shape[:axis], *self.shape[axis + 1 :]))
 
 
 @shape_rule("aten.slice.Tensor")
 def slice_(self: Tensor, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1) -> TensorSpec:
     require(bool(self.shape), "a 0-d tensor cannot be sliced")
-    require(step > 0, f"step must be positive, got {step}")
+    if step <= 0:
+        raise ValueError(f"step must be positive, got {step}")
     axis = normalize_axis(dim, len(self.shape))
     count = len(range(*slice(start, end, step).indices(self.shape[axis])))
     return TensorSpec(self.dtype, (*self.shape[:axis], count, *self.shape[axis + 1 :]))
@@ -215,10 +229,8 @@ def narrow(self: Tensor, dim: int, start: int, length: int) -> TensorSpec:
     axis = normalize_axis(dim, len(self.shape))
     size = self.shape[axis]
     first = start + size if start < 0 else start
-    require(
-        0 <= first and 0 <= length and first + length <= size,
-        f"start {start} and length {length} exceed axis {axis} of {size} elements",
-    )
+    if not (first >= 0 and length >= 0 and first + length <= size):
+        raise ValueError(f"start {start} and length {length} exceed axis {axis} of {size} elements")
     return TensorSpec(self.dtype, (*self.shape[:axis], length, *self.shape[axis + 1 :]))
 
 
@@ -236,14 +248,16 @@ def _equal_pieces(size: int, piece: int) -> list[int]:
 
 @shape_rule("aten.split.Tensor")
 def split(self: Tensor, split_size: int, dim: int = 0) -> tuple[TensorSpec, ...]:
-    require(split_size >= 0, f"split_size must not be negative, got {split_size}")
+    if split_size < 0:
+        raise ValueError(f"split_size must not be negative, got {split_size}")
     axis = normalize_axis(dim, len(self.shape))
     return _pieces(self, axis, _equal_pieces(self.shape[axis], split_size))
 
 
 @shape_rule("aten.chunk.default")
 def chunk(self: Tensor, chunks: int, dim: int = 0) -> tuple[TensorSpec, ...]:
-    require(chunks > 0, f"chunks must be positive, got {chunks}")
+    if chunks <= 0:
+        raise ValueError(f"chunks must be positive, got {chunks}")
     axis = normalize_axis(dim, len(self.shape))
     size = self.shape[axis]
     if size == 0:
@@ -253,7 +267,8 @@ def chunk(self: Tensor, chunks: int, dim: int = 0) -> tuple[TensorSpec, ...]:
 
 @shape_rule("aten.tensor_split.sections")
 def tensor_split(self: Tensor, sections: int, dim: int = 0) -> tuple[TensorSpec, ...]:
-    require(sections > 0, f"sections must be positive, got {sections}")
+    if sections <= 0:
+        raise ValueError(f"sections must be positive, got {sections}")
     axis = normalize_axis(dim, len(self.shape))
     small, larger = divmod(self.shape[axis], sections)
     return _pieces(self, axis, [small + 1 if i < larger else small for i in range(sections)])
@@ -262,10 +277,10 @@ def tensor_split(self: Tensor, sections: int, dim: int = 0) -> tuple[TensorSpec,
 @shape_rule("aten.split_with_sizes.default")
 def split_with_sizes(self: Tensor, split_sizes: Shape, dim: int = 0) -> tuple[TensorSpec, ...]:
     axis = normalize_axis(dim, len(self.shape))
-    require(
-        sum(split_sizes) == self.shape[axis] and min(split_sizes, default=0) >= 0,
-        f"pieces of {list(split_sizes)} do not add up to the {self.shape[axis]} elements of axis {axis}",
-    )
+    if not (sum(split_sizes) == self.shape[axis] and min(split_sizes, default=0) >= 0):
+        raise ValueError(
+            f"pieces of {list(split_sizes)} do not add up to the {self.shape[axis]} elements of axis {axis}"
+        )
     return _pieces(self, axis, list(split_sizes))
 
 
@@ -282,11 +297,14 @@ def diagonal(self: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Ten
 
 @shape_rule("aten.as_strided.default")
 def as_strided(self: Tensor, size: Shape, stride: Shape, storage_offset: int | None = None) -> TensorSpec:
-    require(len(size) == len(stride), f"{len(size)} sizes and {len(stride)} strides")
-    require(min(stride, default=0) >= 0, f"strides must not be negative, got {list(stride)}")
+    if len(size) != len(stride):
+        raise ValueError(f"{len(size)} sizes and {len(stride)} strides")
+    if min(stride, default=0) < 0:
+        raise ValueError(f"strides must not be negative, got {list(stride)}")
     if element_count(size):
         last = (storage_offset or 0) + sum((one - 1) * step for one, step in zip(size, stride, strict=True))
-        require(last < element_count(self.shape), f"element {last} lies outside {list(self.shape)}")
+        if last >= element_count(self.shape):
+            raise ValueError(f"element {last} lies outside {list(self.shape)}")
     return TensorSpec(self.dtype, size)
 
 
@@ -294,8 +312,10 @@ def as_strided(self: Tensor, size: Shape, stride: Shape, storage_offset: int | N
 def unfold(self: Tensor, dimension: int, size: int, step: int) -> TensorSpec:
     axis = normalize_axis(dimension, len(self.shape))
     length = self.shape[axis] if self.shape else 1
-    require(0 <= size <= length, f"windows of {size} do not fit on an axis of {length} elements")
-    require(step > 0, f"step must be positive, got {step}")
+    if not (0 <= size <= length):
+        raise ValueError(f"windows of {size} do not fit on an axis of {length} elements")
+    if step <= 0:
+        raise ValueError(f"step must be positive, got {step}")
     count = (length - size) // step + 1
     middle = (count,) if self.shape else ()
     return TensorSpec(self.dtype, (*self.shape[:axis], *middle, *self.shape[axis + 1 :], size))
@@ -303,7 +323,8 @@ def unfold(self: Tensor, dimension: int, size: int, step: int) -> TensorSpec:
 
 @shape_rule("aten.tril.default", "aten.triu.default")
 def tril(self: Tensor, diagonal: int = 0) -> TensorSpec:
-    require(len(self.shape) >= 2, f"expected matrices, got {list(self.shape)}")
+    if len(self.shape) < 2:
+        raise ValueError(f"expected matrices, got {list(self.shape)}")
     return TensorSpec(self.dtype, self.shape)
 
 
@@ -317,15 +338,18 @@ def expanded_shape(shape: Shape, size: Shape) -> Shape:
         ValueError: the shapes do not fit.
     """
     offset = len(size) - len(shape)
-    require(offset >= 0, f"{list(shape)} has more axes than {list(size)}")
+    if offset < 0:
+        raise ValueError(f"{list(shape)} has more axes than {list(size)}")
     result = list(size)
     for axis, wanted in enumerate(size):
         if wanted == -1:
-            require(axis >= offset, f"-1 stands for a new axis in {list(size)}")
+            if axis < offset:
+                raise ValueError(f"-1 stands for a new axis in {list(size)}")
             result[axis] = shape[axis - offset]
         elif axis >= offset:
             have = shape[axis - offset]
-            require(have in (1, wanted), f"{list(shape)} cannot be expanded to {list(size)} on axis {axis}")
+            if have not in (1, wanted):
+                raise ValueError(f"{list(shape)} cannot be expanded to {list(size)} on axis {axis}")
     return tuple(result)
 
 
@@ -347,8 +371,10 @@ def expand_as(self: Tensor, other: Tensor) -> TensorSpec:
 @shape_rule("aten.repeat.default")
 def repeat(self: Tensor, repeats: Shape) -> TensorSpec:
     extra = len(repeats) - len(self.shape)
-    require(extra >= 0, f"{len(repeats)} repeats for {len(self.shape)} axes")
-    require(min(repeats, default=0) >= 0, f"repeats must not be negative, got {list(repeats)}")
+    if extra < 0:
+        raise ValueError(f"{len(repeats)} repeats for {len(self.shape)} axes")
+    if min(repeats, default=0) < 0:
+        raise ValueError(f"repeats must not be negative, got {list(repeats)}")
     padded = (*(1,) * extra, *self.shape)
     return TensorSpec(self.dtype, tuple(a * b for a, b in zip(padded, repeats, strict=True)))
 
@@ -391,7 +417,8 @@ def cat(tensors: tuple[Tensor, ...], dim: int = 0) -> TensorSpec:
     total = 0
     for shape in shapes:
         fits = len(shape) == len(first) and shape[:axis] == first[:axis] and shape[axis + 1 :] == first[axis + 1 :]
-        require(fits, f"{list(first)} and {list(shape)} differ on an axis other than {axis}")
+        if not fits:
+            raise ValueError(f"{list(first)} and {list(shape)} differ on an axis other than {axis}")
         total += shape[axis]
     return TensorSpec(dtype, (*first[:axis], total, *first[axis + 1 :]))
 
@@ -402,9 +429,8 @@ def stack(tensors: tuple[Tensor, ...], dim: int = 0) -> TensorSpec:
     shape = tensors[0].shape
     dtype = tensors[0].dtype
     for tensor in tensors[1:]:
-        require(
-            tensor.shape == shape, f"tensors of different shapes cannot be stacked: {list(shape)}, {list(tensor.shape)}"
-        )
+        if tensor.shape != shape:
+            raise ValueError(f"tensors of different shapes cannot be stacked: {list(shape)}, {list(tensor.shape)}")
         dtype = promote(dtype, tensor.dtype)
     axis = normalize_axis(dim, len(shape) + 1)
     return TensorSpec(dtype, (*shape[:axis], len(tensors), *shape[axis:]))
@@ -420,7 +446,8 @@ def meshgrid(tensors: tuple[Tensor, ...]) -> tuple[TensorSpec, ...]:
 def diag_embed(self: Tensor, offset: int = 0, dim1: int = -2, dim2: int = -1) -> TensorSpec:
     rank = len(self.shape) + 1
     first, second = normalize_axis(dim1, rank), normalize_axis(dim2, rank)
-    require(first != second, f"a diagonal needs two different axes, got {dim1} twice")
+    if first == second:
+        raise ValueError(f"a diagonal needs two different axes, got {dim1} twice")
     size = self.shape[-1] + abs(offset)
     rest = iter(self.shape[:-1])
     return TensorSpec(self.dtype, tuple(size if axis in (first, second) else next(rest) for axis in range(rank)))
@@ -435,13 +462,16 @@ def padded_shape(shape: Shape, pad: Shape) -> Shape:
     Raises:
         ValueError: the pairs do not fit.
     """
-    require(len(pad) % 2 == 0, f"padding comes in pairs, got {list(pad)}")
-    require(len(pad) // 2 <= len(shape), f"{list(pad)} pads more axes than {list(shape)} has")
+    if len(pad) % 2 != 0:
+        raise ValueError(f"padding comes in pairs, got {list(pad)}")
+    if len(pad) // 2 > len(shape):
+        raise ValueError(f"{list(pad)} pads more axes than {list(shape)} has")
     sizes = list(shape)
     for pair in range(len(pad) // 2):
         axis = len(shape) - 1 - pair
         sizes[axis] += pad[2 * pair] + pad[2 * pair + 1]
-        require(sizes[axis] >= 0, f"padding {list(pad)} leaves {sizes[axis]} elements of axis {axis} of {list(shape)}")
+        if sizes[axis] < 0:
+            raise ValueError(f"padding {list(pad)} leaves {sizes[axis]} elements of axis {axis} of {list(shape)}")
     return tuple(sizes)
 
 
@@ -452,10 +482,8 @@ def constant_pad_nd(self: Tensor, pad: Shape, value: Number = 0) -> TensorSpec:
 
 @shape_rule("aten.pad.default")
 def pad(self: Tensor, pad: Shape, mode: str = "constant", value: float | None = None) -> TensorSpec:
-    require(
-        mode in ("constant", "reflect", "replicate", "circular"),
-        f"mode must be 'constant', 'reflect', 'replicate' or 'circular', got {mode!r}",
-    )
+    if mode not in ("constant", "reflect", "replicate", "circular"):
+        raise ValueError(f"mode must be 'constant', 'reflect', 'replicate' or 'circular', got {mode!r}")
     if mode == "reflect":
         _require_reflectable(self.shape, pad)
     return TensorSpec(self.dtype, padded_shape(self.shape, pad))
@@ -464,10 +492,8 @@ def pad(self: Tensor, pad: Shape, mode: str = "constant", value: float | None = 
 def _require_reflectable(shape: Shape, padding: Shape) -> None:
     for pair in range(len(padding) // 2):
         size = shape[len(shape) - 1 - pair]
-        require(
-            max(padding[2 * pair : 2 * pair + 2]) < size,
-            f"padding {list(padding)} reflects more than the {size} elements of an axis",
-        )
+        if max(padding[2 * pair : 2 * pair + 2]) >= size:
+            raise ValueError(f"padding {list(padding)} reflects more than the {size} elements of an axis")
 
 
 @shape_rule("aten.reflection_pad1d.default", "aten.reflection_pad2d.default", "aten.reflection_pad3d.default")
@@ -488,7 +514,8 @@ def replication_pad(self: Tensor, padding: Shape) -> TensorSpec:
 def pixel_shuffle(self: Tensor, upscale_factor: int) -> TensorSpec:
     *batch, channels, height, width = self.shape
     square = upscale_factor**2
-    require(channels % square == 0, f"{channels} channels do not divide by {square}")
+    if channels % square != 0:
+        raise ValueError(f"{channels} channels do not divide by {square}")
     return TensorSpec(self.dtype, (*batch, channels // square, height * upscale_factor, width * upscale_factor))
 
 
@@ -496,12 +523,15 @@ def pixel_shuffle(self: Tensor, upscale_factor: int) -> TensorSpec:
 def pixel_unshuffle(self: Tensor, downscale_factor: int) -> TensorSpec:
     *batch, channels, height, width = self.shape
     factor = downscale_factor
-    require(height % factor == 0 and width % factor == 0, f"{height} x {width} does not divide by {factor}")
+    if not (height % factor == 0 and width % factor == 0):
+        raise ValueError(f"{height} x {width} does not divide by {factor}")
     return TensorSpec(self.dtype, (*batch, channels * factor**2, height // factor, width // factor))
 
 
 @shape_rule("aten.channel_shuffle.default")
 def channel_shuffle(self: Tensor, groups: int) -> TensorSpec:
-    require(len(self.shape) > 2, f"expected [N, C, ...], got {list(self.shape)}")
-    require(self.shape[1] % groups == 0, f"{self.shape[1]} channels do not divide into {groups} groups")
+    if len(self.shape) <= 2:
+        raise ValueError(f"expected [N, C, ...], got {list(self.shape)}")
+    if self.shape[1] % groups != 0:
+        raise ValueError(f"{self.shape[1]} channels do not divide into {groups} groups")
     return TensorSpec(self.dtype, self.shape)

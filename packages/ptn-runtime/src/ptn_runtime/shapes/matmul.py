@@ -13,20 +13,20 @@ Shape = tuple[int, ...]
 def _same_dtype(*tensors: Tensor) -> ScalarType:
     dtype = tensors[0].dtype
     for tensor in tensors[1:]:
-        require(
-            tensor.dtype is dtype,
-            f"the factors must have one dtype, got {dtype.torch_name} and {tensor.dtype.torch_name}",
-        )
+        if tensor.dtype is not dtype:
+            raise ValueError(f"the factors must have one dtype, got {dtype.torch_name} and {tensor.dtype.torch_name}")
     return dtype
 
 
 def _require_rank(rank: int, **tensors: Tensor) -> None:
     for name, tensor in tensors.items():
-        require(len(tensor.shape) == rank, f"{name} must have {rank} axes, got {list(tensor.shape)}")
+        if len(tensor.shape) != rank:
+            raise ValueError(f"{name} must have {rank} axes, got {list(tensor.shape)}")
 
 
 def _require_inner(a: Shape, b: Shape, inner: int, other: int) -> None:
-    require(inner == other, f"{list(a)} and {list(b)} cannot be multiplied: {inner} and {other} elements meet")
+    if inner != other:
+        raise ValueError(f"{list(a)} and {list(b)} cannot be multiplied: {inner} and {other} elements meet")
 
 
 def _expands_to(shape: Shape, target: Shape) -> bool:
@@ -36,8 +36,10 @@ def _expands_to(shape: Shape, target: Shape) -> bool:
 @shape_rule("aten.mm.default", "aten.bmm.default")
 def mm(self: Tensor, mat2: Tensor) -> TensorSpec:
     a, b = self.shape, mat2.shape
-    require(len(a) == len(b) and len(a) in (2, 3), f"expected two matrices or two batches, got {list(a)} and {list(b)}")
-    require(a[:-2] == b[:-2], f"the batches differ: {list(a)} and {list(b)}")
+    if not (len(a) == len(b) and len(a) in (2, 3)):
+        raise ValueError(f"expected two matrices or two batches, got {list(a)} and {list(b)}")
+    if a[:-2] != b[:-2]:
+        raise ValueError(f"the batches differ: {list(a)} and {list(b)}")
     _require_inner(a, b, a[-1], b[-2])
     return TensorSpec(_same_dtype(self, mat2), (*a[:-1], b[-1]))
 
@@ -63,7 +65,8 @@ def matmul_shape(a: Shape, b: Shape) -> Shape:
     Raises:
         ValueError: the shapes do not fit.
     """
-    require(bool(a) and bool(b), f"both factors need at least one axis, got {list(a)} and {list(b)}")
+    if not (bool(a) and bool(b)):
+        raise ValueError(f"both factors need at least one axis, got {list(a)} and {list(b)}")
     _require_inner(a, b, a[-1], b[-2] if len(b) > 1 else b[0])
     batch = broadcast_shapes(a[:-2], b[:-2])
     return (*batch, *(a[-2:-1]), *(b[-1:] if len(b) > 1 else ()))
@@ -77,17 +80,19 @@ def matmul(self: Tensor, other: Tensor) -> TensorSpec:
 @shape_rule("aten.linear.default")
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> TensorSpec:
     dtype = _same_dtype(input, weight) if bias is None else _same_dtype(input, weight, bias)
-    require(len(weight.shape) in (1, 2), f"weight must have 1 or 2 axes, got {list(weight.shape)}")
+    if len(weight.shape) not in (1, 2):
+        raise ValueError(f"weight must have 1 or 2 axes, got {list(weight.shape)}")
     require(bool(input.shape), "input must have at least one axis")
     _require_inner(input.shape, weight.shape, input.shape[-1], weight.shape[-1])
     shape = (*input.shape[:-1], *weight.shape[:-1])
-    if bias is not None:
-        require(_expands_to(bias.shape, shape), f"bias {list(bias.shape)} does not broadcast to {list(shape)}")
+    if bias is not None and not _expands_to(bias.shape, shape):
+        raise ValueError(f"bias {list(bias.shape)} does not broadcast to {list(shape)}")
     return TensorSpec(dtype, shape)
 
 
 def _add_to_product(self: Tensor, a: Tensor, b: Tensor, shape: Shape) -> TensorSpec:
-    require(_expands_to(self.shape, shape), f"self {list(self.shape)} does not broadcast to {list(shape)}")
+    if not _expands_to(self.shape, shape):
+        raise ValueError(f"self {list(self.shape)} does not broadcast to {list(shape)}")
     return TensorSpec(_same_dtype(self, a, b), shape)
 
 
@@ -123,8 +128,10 @@ def addr(self: Tensor, vec1: Tensor, vec2: Tensor, *, beta: Number = 1, alpha: N
 
 def _distance_shape(x1: Tensor, x2: Tensor) -> Shape:
     a, b = x1.shape, x2.shape
-    require(len(a) >= 2 and len(b) >= 2, f"expected sets of vectors, got {list(a)} and {list(b)}")
-    require(a[-1] == b[-1], f"vectors of {a[-1]} and of {b[-1]} elements have no distance")
+    if not (len(a) >= 2 and len(b) >= 2):
+        raise ValueError(f"expected sets of vectors, got {list(a)} and {list(b)}")
+    if a[-1] != b[-1]:
+        raise ValueError(f"vectors of {a[-1]} and of {b[-1]} elements have no distance")
     return (*broadcast_shapes(a[:-2], b[:-2]), a[-2], b[-2])
 
 
@@ -148,5 +155,6 @@ def pdist(self: Tensor, p: float = 2.0) -> TensorSpec:
 @shape_rule("aten.linalg_cross.default")
 def linalg_cross(self: Tensor, other: Tensor, *, dim: int = -1) -> TensorSpec:
     shape = broadcast_shapes(self.shape, other.shape)
-    require(bool(shape) and shape[dim] == 3, f"axis {dim} of {list(shape)} must have 3 elements")
+    if not (bool(shape) and shape[dim] == 3):
+        raise ValueError(f"axis {dim} of {list(shape)} must have 3 elements")
     return TensorSpec(_same_dtype(self, other), shape)

@@ -11,7 +11,8 @@ Sizes = tuple[int, ...]
 
 
 def _float_input(input: Tensor) -> TensorSpec:
-    require(input.dtype.is_floating_point, f"expected a floating-point tensor, got {input.dtype.torch_name}")
+    if not (input.dtype.is_floating_point):
+        raise ValueError(f"expected a floating-point tensor, got {input.dtype.torch_name}")
     return TensorSpec(input.dtype, input.shape)
 
 
@@ -23,7 +24,8 @@ def softmax_core(self: Tensor, dim: int, half_to_float: bool) -> TensorSpec:
     normalize_axis(dim, len(self.shape))
     result = _float_input(self)
     if half_to_float:
-        require(self.dtype is ScalarType.HALF, f"half_to_float takes half, got {self.dtype.torch_name}")
+        if self.dtype is not ScalarType.HALF:
+            raise ValueError(f"half_to_float takes half, got {self.dtype.torch_name}")
         return TensorSpec(ScalarType.FLOAT, self.shape)
     return result
 
@@ -33,7 +35,8 @@ def softmax(self: Tensor, dim: int, dtype: ScalarType | None = None) -> TensorSp
     normalize_axis(dim, len(self.shape))
     if dtype is None:
         return _float_input(self)
-    require(dtype.is_floating_point, f"the result must be floating point, got {dtype.torch_name}")
+    if not (dtype.is_floating_point):
+        raise ValueError(f"the result must be floating point, got {dtype.torch_name}")
     return TensorSpec(dtype, self.shape)
 
 
@@ -43,16 +46,11 @@ def softmax(self: Tensor, dim: int, dtype: ScalarType | None = None) -> TensorSp
 def _trailing(input: Tensor, normalized_shape: Sizes, *parameters: Tensor | None) -> TensorSpec:
     count = len(normalized_shape)
     require(count > 0, "normalized_shape must name at least one axis")
-    require(
-        len(input.shape) >= count and input.shape[-count:] == tuple(normalized_shape),
-        f"input {list(input.shape)} does not end in normalized_shape {list(normalized_shape)}",
-    )
+    if not (len(input.shape) >= count and input.shape[-count:] == tuple(normalized_shape)):
+        raise ValueError(f"input {list(input.shape)} does not end in normalized_shape {list(normalized_shape)}")
     for parameter in parameters:
-        if parameter is not None:
-            require(
-                parameter.shape == tuple(normalized_shape),
-                f"weight and bias must be {list(normalized_shape)}, got {list(parameter.shape)}",
-            )
+        if parameter is not None and parameter.shape != tuple(normalized_shape):
+            raise ValueError(f"weight and bias must be {list(normalized_shape)}, got {list(parameter.shape)}")
     return _float_input(input)
 
 
@@ -98,14 +96,12 @@ def fused_rms_norm(
 
 
 def _per_channel(input: Tensor, *parameters: Tensor | None) -> TensorSpec:
-    require(len(input.shape) >= 2, f"expected [N, C, ...], got {list(input.shape)}")
+    if len(input.shape) < 2:
+        raise ValueError(f"expected [N, C, ...], got {list(input.shape)}")
     channels = input.shape[1]
     for parameter in parameters:
-        if parameter is not None:
-            require(
-                element_count(parameter.shape) == channels,
-                f"input has {channels} channels, a parameter has shape {list(parameter.shape)}",
-            )
+        if parameter is not None and element_count(parameter.shape) != channels:
+            raise ValueError(f"input has {channels} channels, a parameter has shape {list(parameter.shape)}")
     return _float_input(input)
 
 
@@ -187,10 +183,10 @@ def instance_norm(
 def native_group_norm(
     input: Tensor, weight: Tensor | None, bias: Tensor | None, N: int, C: int, HxW: int, group: int, eps: float
 ) -> tuple[TensorSpec, TensorSpec, TensorSpec]:
-    require(
-        element_count(input.shape) == N * C * HxW, f"input {list(input.shape)} does not hold {N} x {C} x {HxW} elements"
-    )
-    require(group > 0 and C % group == 0, f"{C} channels do not divide into {group} groups")
+    if element_count(input.shape) != N * C * HxW:
+        raise ValueError(f"input {list(input.shape)} does not hold {N} x {C} x {HxW} elements")
+    if not (group > 0 and C % group == 0):
+        raise ValueError(f"{C} channels do not divide into {group} groups")
     result = _per_channel(input, weight, bias)
     statistics = TensorSpec(result.dtype, (N, group))
     return result, statistics, statistics
@@ -206,10 +202,8 @@ def group_norm(
     cudnn_enabled: bool = True,
 ) -> TensorSpec:
     result = _per_channel(input, weight, bias)
-    require(
-        num_groups > 0 and input.shape[1] % num_groups == 0,
-        f"{input.shape[1]} channels do not divide into {num_groups} groups",
-    )
+    if not (num_groups > 0 and input.shape[1] % num_groups == 0):
+        raise ValueError(f"{input.shape[1]} channels do not divide into {num_groups} groups")
     return result
 
 

@@ -33,7 +33,8 @@ def _pool(
     ceil_mode: bool,
 ) -> TensorSpec:
     shape = self.shape
-    require(len(shape) in (rank + 1, rank + 2), f"expected {rank + 1} or {rank + 2} axes, got {list(shape)}")
+    if len(shape) not in (rank + 1, rank + 2):
+        raise ValueError(f"expected {rank + 1} or {rank + 2} axes, got {list(shape)}")
     kernels = per_axis(kernel_size, rank, "kernel_size")
     strides = kernels if stride == () else per_axis(stride, rank, "stride")
     paddings = per_axis(padding, rank, "padding")
@@ -43,12 +44,14 @@ def _pool(
     )
     for kernel, pad, spread in zip(kernels, paddings, dilations, strict=True):
         half = ((kernel - 1) * spread + 1) // 2
-        require(0 <= pad <= half, f"padding {pad} must be at most half of the kernel ({half})")
+        if not (0 <= pad <= half):
+            raise ValueError(f"padding {pad} must be at most half of the kernel ({half})")
     spatial = tuple(
         pooled_size(size, k, s, p, d, ceil_mode)
         for size, k, s, p, d in zip(shape[-rank:], kernels, strides, paddings, dilations, strict=True)
     )
-    require(min(spatial) > 0, f"a window of {list(kernels)} does not fit into {list(shape[-rank:])}")
+    if min(spatial) <= 0:
+        raise ValueError(f"a window of {list(kernels)} does not fit into {list(shape[-rank:])}")
     return TensorSpec(self.dtype, (*shape[:-rank], *spatial))
 
 
@@ -170,9 +173,11 @@ def max_pool3d_with_indices(
 
 def _adaptive(self: Tensor, rank: int, output_size: Sizes) -> TensorSpec:
     shape = self.shape
-    require(len(shape) in (rank + 1, rank + 2), f"expected {rank + 1} or {rank + 2} axes, got {list(shape)}")
+    if len(shape) not in (rank + 1, rank + 2):
+        raise ValueError(f"expected {rank + 1} or {rank + 2} axes, got {list(shape)}")
     sizes = per_axis(output_size, rank, "output_size")
-    require(min(shape[-rank:]) > 0, f"the pooled axes of {list(shape)} must not be empty")
+    if min(shape[-rank:]) <= 0:
+        raise ValueError(f"the pooled axes of {list(shape)} must not be empty")
     return TensorSpec(self.dtype, (*shape[:-rank], *sizes))
 
 

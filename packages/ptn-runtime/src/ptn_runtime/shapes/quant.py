@@ -54,7 +54,8 @@ def block_axes(sizes: Sizes, block_size: Sizes) -> tuple[Sizes, Sizes]:
     Raises:
         ValueError: an axis is not a whole number of blocks.
     """
-    require(len(sizes) == len(block_size), f"block_size {list(block_size)} does not fit the shape {list(sizes)}")
+    if len(sizes) != len(block_size):
+        raise ValueError(f"block_size {list(block_size)} does not fit the shape {list(sizes)}")
     shape: list[int] = []
     within: list[int] = []
     for size, block in zip(sizes, block_size, strict=True):
@@ -63,7 +64,8 @@ def block_axes(sizes: Sizes, block_size: Sizes) -> tuple[Sizes, Sizes]:
                 within.append(len(shape))
             shape.append(size)
         else:
-            require(block > 0 and size % block == 0, f"{size} elements do not divide into blocks of {block}")
+            if not (block > 0 and size % block == 0):
+                raise ValueError(f"{size} elements do not divide into blocks of {block}")
             within.append(len(shape) + 1)
             shape += [size // block, block]
     return tuple(shape), tuple(within)
@@ -83,8 +85,10 @@ def choose_qparams_affine(
     keepdim: bool = False,
 ) -> tuple[TensorSpec, TensorSpec]:
     known = ("SYMMETRIC", "SYMMETRIC_NO_CLIPPING_ERR", "ASYMMETRIC")
-    require(mapping_type in known, f"mapping_type must be one of {', '.join(known)}, got {mapping_type!r}")
-    require(input.dtype.is_floating_point, f"input must be floating point, got {input.dtype.torch_name}")
+    if mapping_type not in known:
+        raise ValueError(f"mapping_type must be one of {', '.join(known)}, got {mapping_type!r}")
+    if not (input.dtype.is_floating_point):
+        raise ValueError(f"input must be floating point, got {input.dtype.torch_name}")
     shape, within = block_axes(input.shape, block_size)
     if keepdim:
         result = tuple(size // block for size, block in zip(input.shape, block_size, strict=True))
@@ -101,12 +105,10 @@ def choose_qparams_affine(
 def _require_blocks(input: Tensor, block_size: Sizes, scale: Tensor, zero_point: Tensor | None) -> None:
     shape, within = block_axes(input.shape, block_size)
     count = element_count([size for axis, size in enumerate(shape) if axis not in within])
-    require(element_count(scale.shape) == count, f"there are {count} blocks but the scale is {list(scale.shape)}")
-    if zero_point is not None:
-        require(
-            element_count(zero_point.shape) in (0, count),
-            f"there are {count} blocks but the zero point is {list(zero_point.shape)}",
-        )
+    if element_count(scale.shape) != count:
+        raise ValueError(f"there are {count} blocks but the scale is {list(scale.shape)}")
+    if zero_point is not None and element_count(zero_point.shape) not in (0, count):
+        raise ValueError(f"there are {count} blocks but the zero point is {list(zero_point.shape)}")
 
 
 @shape_rule("torchao.quantize_affine.default")
@@ -120,7 +122,8 @@ def quantize_affine(
     quant_max: Number | None = None,
 ) -> TensorSpec:
     _require_blocks(input, block_size, scale, zero_point)
-    require(input.dtype.is_floating_point, f"input must be floating point, got {input.dtype.torch_name}")
+    if not (input.dtype.is_floating_point):
+        raise ValueError(f"input must be floating point, got {input.dtype.torch_name}")
     return TensorSpec(ScalarType(output_dtype), input.shape)
 
 
@@ -137,7 +140,8 @@ def dequantize_affine(
 ) -> TensorSpec:
     _require_blocks(input, block_size, scale, zero_point)
     result = ScalarType(output_dtype)
-    require(result.is_floating_point, f"output_dtype must be floating point, got {result.torch_name}")
+    if not (result.is_floating_point):
+        raise ValueError(f"output_dtype must be floating point, got {result.torch_name}")
     return TensorSpec(result, input.shape)
 
 
@@ -146,12 +150,11 @@ _GGUF_BLOCKS = {"q4_k": (256, 144), "q5_k": (256, 176), "q6_k": (256, 210)}
 
 @shape_rule("torchao.dequantize_gguf.default")
 def dequantize_gguf(weight: Tensor, ggml_type: str, output_dtype: ScalarType = BFLOAT16) -> TensorSpec:
-    require(ggml_type in _GGUF_BLOCKS, f"ggml_type must be one of {', '.join(_GGUF_BLOCKS)}, got {ggml_type!r}")
+    if ggml_type not in _GGUF_BLOCKS:
+        raise ValueError(f"ggml_type must be one of {', '.join(_GGUF_BLOCKS)}, got {ggml_type!r}")
     elements, nbytes = _GGUF_BLOCKS[ggml_type]
-    require(
-        len(weight.shape) == 2 and weight.shape[1] % nbytes == 0,
-        f"weight must be rows of blocks of {nbytes} bytes, got {list(weight.shape)}",
-    )
+    if not (len(weight.shape) == 2 and weight.shape[1] % nbytes == 0):
+        raise ValueError(f"weight must be rows of blocks of {nbytes} bytes, got {list(weight.shape)}")
     return TensorSpec(ScalarType(output_dtype), (weight.shape[0], weight.shape[1] // nbytes * elements))
 
 
@@ -159,11 +162,13 @@ def dequantize_gguf(weight: Tensor, ggml_type: str, output_dtype: ScalarType = B
 def dequantize_int4_tensor(
     qdata: Tensor, scale: Tensor, zero_point: Tensor, group_size: int, output_dtype: ScalarType = BFLOAT16
 ) -> TensorSpec:
-    require(len(qdata.shape) == 2, f"qdata must be [N, K / 2], got {list(qdata.shape)}")
+    if len(qdata.shape) != 2:
+        raise ValueError(f"qdata must be [N, K / 2], got {list(qdata.shape)}")
     rows, columns = qdata.shape[0], 2 * qdata.shape[1]
     expected = (columns // group_size, rows)
     for name, tensor in (("scale", scale), ("zero_point", zero_point)):
-        require(tensor.shape == expected, f"{name} must be {list(expected)}, got {list(tensor.shape)}")
+        if tensor.shape != expected:
+            raise ValueError(f"{name} must be {list(expected)}, got {list(tensor.shape)}")
     return TensorSpec(ScalarType(output_dtype), (rows, columns))
 
 
@@ -192,10 +197,8 @@ def quantize_per_tensor_tensor2(
 
 
 def _dequantized(input: Tensor, dtype: ScalarType, out_dtype: ScalarType | None) -> TensorSpec:
-    require(
-        input.dtype is ScalarType(dtype),
-        f"input is {input.dtype.torch_name}, dtype says {ScalarType(dtype).torch_name}",
-    )
+    if input.dtype is not ScalarType(dtype):
+        raise ValueError(f"input is {input.dtype.torch_name}, dtype says {ScalarType(dtype).torch_name}")
     return TensorSpec(FLOAT if out_dtype is None else ScalarType(out_dtype), input.shape)
 
 
@@ -243,7 +246,8 @@ def dequantize_per_tensor_tensor2(
 
 def _require_channels(input: Tensor, scales: Tensor, axis: int) -> None:
     channels = input.shape[normalize_axis(axis, len(input.shape))]
-    require(element_count(scales.shape) == channels, f"{channels} channels but scales {list(scales.shape)}")
+    if element_count(scales.shape) != channels:
+        raise ValueError(f"{channels} channels but scales {list(scales.shape)}")
 
 
 @shape_rule("quantized_decomposed.quantize_per_channel.default")
@@ -320,10 +324,8 @@ def dequantize_per_channel_group(
 
 
 def _require_groups(input: Tensor, group_size: int) -> None:
-    require(
-        len(input.shape) == 2 and group_size > 0 and input.shape[-1] % group_size == 0,
-        f"input {list(input.shape)} is not a matrix of whole groups of {group_size}",
-    )
+    if not (len(input.shape) == 2 and group_size > 0 and input.shape[-1] % group_size == 0):
+        raise ValueError(f"input {list(input.shape)} is not a matrix of whole groups of {group_size}")
 
 
 @shape_rule("quantized_decomposed.convert_element_type.no_fuse")
@@ -332,10 +334,8 @@ def convert_element_type(input: Tensor, dtype: ScalarType) -> TensorSpec:
 
 
 def _embedding_4bit(weight: Tensor, indices: Tensor, dtype: ScalarType) -> TensorSpec:
-    require(
-        len(weight.shape) == 2 and weight.dtype is ScalarType.BYTE,
-        f"weight must be uint8 [V, D / 2], got {weight.dtype.torch_name}{list(weight.shape)}",
-    )
+    if not (len(weight.shape) == 2 and weight.dtype is ScalarType.BYTE):
+        raise ValueError(f"weight must be uint8 [V, D / 2], got {weight.dtype.torch_name}{list(weight.shape)}")
     return TensorSpec(dtype, (*indices.shape, 2 * weight.shape[1]))
 
 

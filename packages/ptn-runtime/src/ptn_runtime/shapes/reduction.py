@@ -5,7 +5,7 @@ from __future__ import annotations
 from ptn_format.dtypes import ScalarType
 
 from ptn_runtime.shapes import Number, Tensor, TensorSpec, shape_rule
-from ptn_runtime.shapes._broadcast import normalize_axes, normalize_axis, require
+from ptn_runtime.shapes._broadcast import normalize_axes, normalize_axis
 from ptn_runtime.shapes._promotion import sum_type
 
 Axes = tuple[int, ...]
@@ -26,12 +26,14 @@ def _reduce(self: Tensor, dim: int | Axes | None, keepdim: bool) -> Axes:
 def _require_elements(self: Tensor, dim: int | Axes | None) -> None:
     axes = normalize_axes(dim, len(self.shape))
     empty = any(self.shape[axis] == 0 for axis in axes if self.shape)
-    require(not empty, f"there is nothing to choose from on an empty axis of {list(self.shape)}")
+    if empty:
+        raise ValueError(f"there is nothing to choose from on an empty axis of {list(self.shape)}")
 
 
 def _float_dtype(self: Tensor, dtype: ScalarType | None) -> ScalarType:
     result = self.dtype if dtype is None else dtype
-    require(result.is_floating_point, f"the result must be floating point, got {result.torch_name}; pass dtype")
+    if not (result.is_floating_point):
+        raise ValueError(f"the result must be floating point, got {result.torch_name}; pass dtype")
     return result
 
 
@@ -129,8 +131,8 @@ def amax(self: Tensor, dim: Axes = (), keepdim: bool = False) -> TensorSpec:
 
 @shape_rule("aten.max.default", "aten.min.default", "aten.median.default")
 def max_all(self: Tensor) -> TensorSpec:
-    if self.shape and not all(self.shape):
-        require(self.dtype.is_floating_point, f"there is nothing to choose from in {list(self.shape)}")
+    if self.shape and not all(self.shape) and not self.dtype.is_floating_point:
+        raise ValueError(f"there is nothing to choose from in {list(self.shape)}")
     return TensorSpec(self.dtype, ())
 
 

@@ -16,17 +16,21 @@ def scaled_sizes(sizes: Sequence[int], output_size: Sizes | None, scale_factors:
     """The spatial sizes of a `.vec` operator, which gets either `output_size` or `scale_factors`."""
     require((output_size is None) != (scale_factors is None), "give either output_size or scale_factors")
     if output_size is not None:
-        require(len(output_size) == len(sizes), f"output_size takes {len(sizes)} values, got {list(output_size)}")
+        if len(output_size) != len(sizes):
+            raise ValueError(f"output_size takes {len(sizes)} values, got {list(output_size)}")
         return tuple(output_size)
     assert scale_factors is not None
-    require(len(scale_factors) == len(sizes), f"scale_factors takes {len(sizes)} values, got {list(scale_factors)}")
+    if len(scale_factors) != len(sizes):
+        raise ValueError(f"scale_factors takes {len(sizes)} values, got {list(scale_factors)}")
     return tuple(math.floor(float(size) * scale) for size, scale in zip(sizes, scale_factors, strict=True))
 
 
 def _resized(input: Tensor, output_size: Sizes | None, scale_factors: Scales | None = None) -> TensorSpec:
-    require(len(input.shape) in (3, 4, 5), f"expected [N, C, ...], got {list(input.shape)}")
+    if len(input.shape) not in (3, 4, 5):
+        raise ValueError(f"expected [N, C, ...], got {list(input.shape)}")
     spatial = scaled_sizes(input.shape[2:], output_size, scale_factors)
-    require(min((*spatial, *input.shape[2:])) > 0, f"{list(input.shape[2:])} cannot be resized to {list(spatial)}")
+    if min((*spatial, *input.shape[2:])) <= 0:
+        raise ValueError(f"{list(input.shape[2:])} cannot be resized to {list(spatial)}")
     return TensorSpec(input.dtype, (*input.shape[:2], *spatial))
 
 
@@ -116,23 +120,30 @@ def grid_sampler(
     input: Tensor, grid: Tensor, interpolation_mode: int, padding_mode: int, align_corners: bool
 ) -> TensorSpec:
     rank = len(input.shape) - 2
-    require(rank in (2, 3), f"input must have 4 or 5 axes, got {list(input.shape)}")
-    require(
-        len(grid.shape) == rank + 2 and grid.shape[-1] == rank and grid.shape[0] == input.shape[0],
-        f"grid {list(grid.shape)} does not go with input {list(input.shape)}: expected [N, ..., {rank}]",
-    )
-    require(input.dtype is grid.dtype, f"input is {input.dtype.torch_name} but grid is {grid.dtype.torch_name}")
+    if rank not in (2, 3):
+        raise ValueError(f"input must have 4 or 5 axes, got {list(input.shape)}")
+    if not (len(grid.shape) == rank + 2 and grid.shape[-1] == rank and grid.shape[0] == input.shape[0]):
+        raise ValueError(
+            f"grid {list(grid.shape)} does not go with input {list(input.shape)}: expected [N, ..., {rank}]"
+        )
+    if input.dtype is not grid.dtype:
+        raise ValueError(f"input is {input.dtype.torch_name} but grid is {grid.dtype.torch_name}")
     modes = (0, 1, 2) if rank == 2 else (0, 1)
-    require(interpolation_mode in modes, f"interpolation_mode must be one of {modes}, got {interpolation_mode}")
-    require(padding_mode in (0, 1, 2), f"padding_mode must be 0, 1 or 2, got {padding_mode}")
-    require(min(input.shape[2:]) > 0, f"there is nothing to sample in {list(input.shape)}")
+    if interpolation_mode not in modes:
+        raise ValueError(f"interpolation_mode must be one of {modes}, got {interpolation_mode}")
+    if padding_mode not in (0, 1, 2):
+        raise ValueError(f"padding_mode must be 0, 1 or 2, got {padding_mode}")
+    if min(input.shape[2:]) <= 0:
+        raise ValueError(f"there is nothing to sample in {list(input.shape)}")
     return TensorSpec(input.dtype, (*input.shape[:2], *grid.shape[1:-1]))
 
 
 @shape_rule("aten.affine_grid_generator.default")
 def affine_grid_generator(theta: Tensor, size: Sizes, align_corners: bool) -> TensorSpec:
     rank = len(size) - 2
-    require(rank in (2, 3), f"size must have 4 or 5 values, got {list(size)}")
+    if rank not in (2, 3):
+        raise ValueError(f"size must have 4 or 5 values, got {list(size)}")
     expected = (size[0], rank, rank + 1)
-    require(theta.shape == expected, f"theta must be {list(expected)}, got {list(theta.shape)}")
+    if theta.shape != expected:
+        raise ValueError(f"theta must be {list(expected)}, got {list(theta.shape)}")
     return TensorSpec(theta.dtype, (size[0], *size[2:], rank))

@@ -39,7 +39,8 @@ def topk(
 ) -> tuple[TensorSpec, TensorSpec]:
     axis = normalize_axis(dim, len(self.shape))
     size = self.shape[axis] if self.shape else 1
-    require(0 <= k <= size, f"k = {k} is out of range for an axis of {size} elements")
+    if not (0 <= k <= size):
+        raise ValueError(f"k = {k} is out of range for an axis of {size} elements")
     shape = (*self.shape[:axis], k, *self.shape[axis + 1 :]) if self.shape else ()
     return TensorSpec(self.dtype, shape), TensorSpec(LONG, shape)
 
@@ -48,7 +49,8 @@ def topk(
 def kthvalue(self: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> tuple[TensorSpec, TensorSpec]:
     axis = normalize_axis(dim, len(self.shape))
     size = self.shape[axis] if self.shape else 1
-    require(1 <= k <= size, f"k = {k} is out of range for an axis of {size} elements")
+    if not (1 <= k <= size):
+        raise ValueError(f"k = {k} is out of range for an axis of {size} elements")
     middle = (1,) if keepdim and self.shape else ()
     shape = (*self.shape[:axis], *middle, *self.shape[axis + 1 :])
     return TensorSpec(self.dtype, shape), TensorSpec(LONG, shape)
@@ -60,13 +62,15 @@ def _index_dtype(out_int32: bool) -> ScalarType:
 
 @shape_rule("aten.bucketize.Tensor")
 def bucketize(self: Tensor, boundaries: Tensor, *, out_int32: bool = False, right: bool = False) -> TensorSpec:
-    require(len(boundaries.shape) == 1, f"boundaries must have one axis, got {list(boundaries.shape)}")
+    if len(boundaries.shape) != 1:
+        raise ValueError(f"boundaries must have one axis, got {list(boundaries.shape)}")
     return TensorSpec(_index_dtype(out_int32), self.shape)
 
 
 @shape_rule("aten.bucketize.Scalar")
 def bucketize_scalar(self: Number, boundaries: Tensor, *, out_int32: bool = False, right: bool = False) -> TensorSpec:
-    require(len(boundaries.shape) == 1, f"boundaries must have one axis, got {list(boundaries.shape)}")
+    if len(boundaries.shape) != 1:
+        raise ValueError(f"boundaries must have one axis, got {list(boundaries.shape)}")
     return TensorSpec(_index_dtype(out_int32), ())
 
 
@@ -81,10 +85,8 @@ def searchsorted(
     sorter: Tensor | None = None,
 ) -> TensorSpec:
     sequence = sorted_sequence.shape
-    require(
-        len(sequence) == 1 or sequence[:-1] == self.shape[:-1],
-        f"all axes of {list(sequence)} but the last must be those of {list(self.shape)}",
-    )
+    if not (len(sequence) == 1 or sequence[:-1] == self.shape[:-1]):
+        raise ValueError(f"all axes of {list(sequence)} but the last must be those of {list(self.shape)}")
     return TensorSpec(_index_dtype(out_int32), self.shape)
 
 

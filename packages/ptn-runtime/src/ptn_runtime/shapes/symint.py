@@ -83,13 +83,59 @@ SIZE_FUNCTIONS: Mapping[str, Callable[..., Any]] = {
 }
 """Functions of a tensor's shape by canonical name."""
 
-_OPERATORS = (
-    "add sub mul truediv floordiv mod pow neg pos abs lshift rshift and_ or_ xor not_ invert eq ne lt le gt ge index"
-).split()
-_MATH = (
-    "sqrt exp log log2 log10 sin cos tan asin acos atan sinh cosh tanh atan2 floor ceil trunc fabs pow fmod gcd "
-    "isqrt isnan isinf"
-).split()
+_OPERATORS = [
+    "add",
+    "sub",
+    "mul",
+    "truediv",
+    "floordiv",
+    "mod",
+    "pow",
+    "neg",
+    "pos",
+    "abs",
+    "lshift",
+    "rshift",
+    "and_",
+    "or_",
+    "xor",
+    "not_",
+    "invert",
+    "eq",
+    "ne",
+    "lt",
+    "le",
+    "gt",
+    "ge",
+    "index",
+]
+_MATH = [
+    "sqrt",
+    "exp",
+    "log",
+    "log2",
+    "log10",
+    "sin",
+    "cos",
+    "tan",
+    "asin",
+    "acos",
+    "atan",
+    "sinh",
+    "cosh",
+    "tanh",
+    "atan2",
+    "floor",
+    "ceil",
+    "trunc",
+    "fabs",
+    "pow",
+    "fmod",
+    "gcd",
+    "isqrt",
+    "isnan",
+    "isinf",
+]
 
 SCALAR_FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     **{f"_operator.{name}": getattr(operator, name) for name in _OPERATORS},
