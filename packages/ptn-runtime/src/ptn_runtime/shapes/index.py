@@ -87,7 +87,7 @@ def _require_within(index: Shape, self: Shape, dim: int) -> None:
     axis = normalize_axis(dim, rank)
     if element_count(index) == 0:
         return
-    if len(index) or rank != 1:
+    if (len(index) or 1) != rank:
         raise ValueError(f"index {list(index)} must have as many axes as self {list(self)}")
     for other, (a, b) in enumerate(zip(index, self, strict=False)):
         if not (other == axis or a <= b):
