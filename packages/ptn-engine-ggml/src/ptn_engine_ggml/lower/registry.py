@@ -74,9 +74,13 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 class Outputs(tuple[Value, ...]):
-    """The results of a node: each with `dtype` and `shape`."""
+    """The results of a node: each with `dtype` and `shape`.
 
-    __slots__ = ()
+    Attributes:
+        in_place: the first result may be written over the first argument (see `Builder.custom_in_place`).
+    """
+
+    in_place: bool = False
 
     @property
     def dtype(self) -> ScalarType:

@@ -1,0 +1,68 @@
+// ggml's devices, and what one context needs to compute on one: a backend and its threads.
+#pragma once
+
+#include <ggml-backend.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace ptn {
+
+struct DeviceInfo {
+  std::string name;         // ggml's own, such as "CPU" or "CUDA0"
+  std::string kind;         // cpu, gpu, igpu or accelerator
+  std::string description;  // the hardware's name
+  std::size_t memory = 0;   // bytes in total; 0 where not known
+};
+
+// Every device of ggml's registry, in its order.
+std::vector<DeviceInfo> list_devices();
+
+// Errors of ggml on the calling thread become exceptions (std::runtime_error) while one of these lives; elsewhere
+// ggml's abort stays an abort, because it cannot be unwound from a thread of ggml's own.
+class AbortGuard {
+ public:
+  AbortGuard();
+  ~AbortGuard();
+  AbortGuard(const AbortGuard&) = delete;
+  AbortGuard& operator=(const AbortGuard&) = delete;
+};
+
+// Installs the abort callback and silences ggml's log below errors. Called once when the module is loaded.
+void init_ggml();
+
+// One device as one context uses it. Not thread-safe; streams of one device run side by side.
+class Stream {
+ public:
+  // `threads` matters for CPU devices only. Throws std::runtime_error where the device does not come up.
+  Stream(const std::string& device_name, int threads);
+  ~Stream();
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+
+  bool is_cpu() const { return is_cpu_; }
+  int threads() const { return threads_; }
+  ggml_backend_dev_t device() const { return device_; }
+  ggml_backend_buffer_type_t buffer_type() const { return ggml_backend_dev_buffer_type(device_); }
+  // The backend for a graph of about `work` scalar operations: a small graph runs on the calling thread alone, since
+  // waking others costs more than they save.
+  ggml_backend_t backend(double work) const { return many_ != nullptr && work > kWorkForThreads ? many_ : one_; }
+  // Stops a running graph after the current node where `*flag` is not 0.
+  void set_abort_flag(bool (*callback)(void*), void* data);
+
+ private:
+  static constexpr double kWorkForThreads = 2e5;
+
+  ggml_backend_t add_cpu_backend(int threads);
+  void release();
+
+  ggml_backend_dev_t device_ = nullptr;
+  bool is_cpu_ = false;
+  int threads_ = 1;
+  ggml_backend_t one_ = nullptr;
+  ggml_backend_t many_ = nullptr;
+  std::vector<ggml_threadpool_t> pools_;
+};
+
+}  // namespace ptn
