@@ -1,0 +1,184 @@
+"""Small programs for what every engine owes beside the numbers of single operators."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from ptn_format.dtypes import ScalarType
+from ptn_format.graph import (
+    Argument,
+    Dim,
+    Graph,
+    InputKind,
+    IntArg,
+    Method,
+    MutableBufferSpec,
+    NamedArgument,
+    NamedTensorRef,
+    Node,
+    NoneArg,
+    OpKind,
+    Output,
+    OutputKind,
+    OutputSpec,
+    Program,
+    TensorArg,
+    TensorMeta,
+)
+from ptn_format.package import write_package
+
+from ptn_runtime.conformance.case import Array, floats
+
+__all__ = ["MethodBuilder", "affine", "counter", "echo", "lookup", "pack"]
+
+
+@dataclass
+class MethodBuilder:
+    """Writes a method node by node."""
+
+    name: str
+    nodes: list[Node] = field(default_factory=list)
+    inputs: list[str] = field(default_factory=list)
+    metas: dict[str, TensorMeta] = field(default_factory=dict)
+    constants: list[NamedTensorRef] = field(default_factory=list)
+    buffers: list[MutableBufferSpec] = field(default_factory=list)
+    results: list[tuple[Argument, OutputSpec | None]] = field(default_factory=list)
+
+    def _placeholder(self, name: str) -> str:
+        self.nodes.append(Node(name, OpKind.PLACEHOLDER, outputs=(Output(name),)))
+        return name
+
+    def input(self, name: str, *dims: int | tuple[int, int], dtype: ScalarType = ScalarType.FLOAT) -> str:
+        """A user input; an axis is a size or a range."""
+        self.metas[name] = TensorMeta(dtype, tuple(Dim(d, d) if isinstance(d, int) else Dim(*d) for d in dims))
+        self.inputs.append(name)
+        return self._placeholder(name)
+
+    def constant(self, name: str, array: Array) -> str:
+        """A parameter stored under its own name."""
+        self.constants.append(NamedTensorRef(name, name, _static(array), InputKind.PARAMETER))
+        return self._placeholder(name)
+
+    def state(self, name: str, initial: Array, *, has_data: bool) -> str:
+        """A buffer that the method changes; without data it starts as zeros."""
+        if has_data:
+            self.constants.append(NamedTensorRef(name, name, _static(initial), InputKind.BUFFER, mutated=True))
+        else:
+            self.buffers.append(MutableBufferSpec(name, name))
+            self.metas[name] = _static(initial)
+        return self._placeholder(name)
+
+    def call(self, name: str, op: str, meta: TensorMeta, **arguments: str | int | None) -> str:
+        """A node; strings are tensors."""
+        inputs = tuple(NamedArgument(key, _argument(value)) for key, value in arguments.items())
+        self.nodes.append(Node(name, OpKind.CALL_FUNCTION, f"torch.ops.{op}", inputs, (Output(name),)))
+        self.metas[name] = meta
+        return name
+
+    def update(self, state: str, value: str) -> None:
+        """Makes `value` the new contents of `state`."""
+        self.results.append((TensorArg(value), OutputSpec(value, OutputKind.BUFFER_MUTATION, state)))
+
+    def result(self, value: str | int | None) -> None:
+        """A user result: a tensor or a literal."""
+        spec = OutputSpec(value) if isinstance(value, str) else None
+        self.results.append((_argument(value), spec))
+
+    def build(self) -> Method:
+        """The finished method."""
+        output = Node("output", OpKind.OUTPUT, inputs=tuple(NamedArgument(None, arg) for arg, _ in self.results))
+        specs = tuple(spec for _, spec in self.results if spec is not None)
+        graph = Graph((*self.nodes, output), tuple(self.inputs), tuple(spec.name for spec in specs), self.metas)
+        return Method(self.name, graph, tuple(self.constants), specs, tuple(self.buffers))
+
+
+def pack(methods: Sequence[Method], constants: Mapping[str, Array]) -> bytes:
+    """The methods as a package in memory."""
+    target = io.BytesIO()
+    write_package(target, Program("1.0", tuple(methods)), dict(constants))
+    return target.getvalue()
+
+
+def affine(rows: tuple[int, int] = (1, 16)) -> tuple[bytes, Array, Array]:
+    """`relu(x @ weight.T + bias)` with a dynamic number of rows: package, weight [6, 8], bias [6]."""
+    weight, bias = floats(6, 8), floats(6, seed=1)
+    method = MethodBuilder("forward")
+    method.constant("weight", weight)
+    method.constant("bias", bias)
+    method.input("x", rows, 8)
+    meta = TensorMeta(ScalarType.FLOAT, (Dim(*rows), Dim(6, 6)))
+    method.call("product", "aten.linear.default", meta, input="x", weight="weight", bias="bias")
+    method.call("y", "aten.relu.default", meta, self="product")
+    method.result("y")
+    return pack([method.build()], {"weight": weight, "bias": bias}), weight, bias
+
+
+def counter() -> bytes:
+    """Two methods over two states: `count` starts at 10 (stored), `total` at zeros (not stored).
+
+    `add(x)` adds x float32[2] to `total` and 1 to `count`, and gives the new total; `read()` gives both.
+    """
+    start, total = np.array([10.0], np.float32), np.zeros(2, np.float32)
+    add = MethodBuilder("add")
+    add.state("count", start, has_data=True)
+    add.state("total", total, has_data=False)
+    add.input("x", 2)
+    add.call("new_count", "aten.add.Scalar", _static(start), self="count", other=1)
+    add.call("new_total", "aten.add.Tensor", _static(total), self="total", other="x")
+    add.update("count", "new_count")
+    add.update("total", "new_total")
+    add.result("new_total")
+    read = MethodBuilder("read")
+    read.state("count", start, has_data=True)
+    read.state("total", total, has_data=False)
+    read.call("now_count", "aten.clone.default", _static(start), self="count")
+    read.call("now_total", "aten.clone.default", _static(total), self="total")
+    read.result("now_count")
+    read.result("now_total")
+    return pack([add.build(), _as_reader(read).build()], {"count": start})
+
+
+def echo() -> tuple[bytes, Array]:
+    """Results that are no node's: an input, the same again, a constant, a literal, None; package and constant."""
+    constant = floats(3)
+    method = MethodBuilder("forward")
+    method.constant("kept", constant)
+    method.input("x", 2, 2)
+    method.input("unused", 1)
+    for value in ("x", "x", "kept", 7, None):
+        method.result(value)
+    return pack([method.build()], {"kept": constant}), constant
+
+
+def lookup() -> tuple[bytes, Array]:
+    """An embedding of 5 rows: package and table."""
+    table = floats(5, 4)
+    method = MethodBuilder("forward")
+    method.constant("table", table)
+    method.input("ids", (0, 9), dtype=ScalarType.LONG)
+    meta = TensorMeta(ScalarType.FLOAT, (Dim(0, 9), Dim(4, 4)))
+    method.call("rows", "aten.embedding.default", meta, weight="table", indices="ids")
+    method.result("rows")
+    return pack([method.build()], {"table": table}), table
+
+
+def _as_reader(method: MethodBuilder) -> MethodBuilder:
+    """The reading method binds the same buffers and changes neither."""
+    method.constants = [
+        NamedTensorRef(ref.name, ref.data_key, ref.meta, ref.kind, mutated=False) for ref in method.constants
+    ]
+    return method
+
+
+def _static(array: Array) -> TensorMeta:
+    return TensorMeta(ScalarType.from_numpy(array.dtype), tuple(Dim(size, size) for size in array.shape))
+
+
+def _argument(value: Any) -> Argument:
+    if isinstance(value, str):
+        return TensorArg(value)
+    return NoneArg() if value is None else IntArg(value)
