@@ -48,6 +48,7 @@ _FLAG_UTF8 = 1 << 11
 _FLAG_MASKED = 1 << 13
 _CHECKSUM_CHUNK = 8 << 20
 _MEMBER_LIMITS = {PROGRAM: MAX_PROGRAM_BYTES, ALIASES: MAX_JSON_BYTES}
+_SPLIT = "the archive is split over several files. Join them and re-pack the members into one"
 _REPACK = (
     "Members must be stored as they are so that constants can be used straight from the file. Unpack the archive and "
     "re-pack it without compression and password (`zip -0`), or write it again with `write_package`"
@@ -151,19 +152,17 @@ class Archive:
 
 def _find_directory(view: memoryview) -> _Directory:
     """Finds the central directory from the end record, which must end the file."""
-    position = _find_end_record(view)
-    fields = END_RECORD.unpack_from(view, position)
-    _, disk, directory_disk, count_here, count, size, offset, _ = fields
-    directory = _Directory(offset, size, count)
-    end = position
-    if MAX_16 in (disk, directory_disk, count_here, count) or MAX_32 in (size, offset):
-        located = _read_zip64_end(view, position, directory)
+    end = _find_end_record(view)
+    _, *short, _ = END_RECORD.unpack_from(view, end)
+    fields = short
+    if MAX_16 in short[:4] or MAX_32 in short[4:]:
+        located = _read_zip64_end(view, end, short)
         if located is not None:
-            directory, end = located
-            disk = directory_disk = 0
-            count_here = count
+            fields, end = located
+    disk, directory_disk, count_here, count, size, offset = fields
     if disk or directory_disk or count_here != count:
-        raise ArchiveError("the archive is split over several files. Join them and re-pack the members into one file")
+        raise ArchiveError(_SPLIT)
+    directory = _Directory(offset, size, count)
     found = directory.offset + directory.size
     if found < end:
         raise ArchiveError(
@@ -199,7 +198,7 @@ def _find_end_record(view: memoryview) -> int:
     head = bytes(view[:4])
     if not LOCAL_SIGNATURE.startswith(head) and head != END_SIGNATURE:
         if head == _SPANNING_SIGNATURE:
-            raise ArchiveError("the archive is split over several files. Join them and re-pack the members into one")
+            raise ArchiveError(_SPLIT)
         raise NotAPackageError(f"not a .ptn package: {looks_like(view)}")
     raise ArchiveError(_describe_damage(view, nearest))
 
@@ -272,36 +271,43 @@ def _record(view: memoryview, position: int, signature: bytes, layout: struct.St
     return layout.unpack_from(view, position)
 
 
-def _read_zip64_end(view: memoryview, end_record: int, short: _Directory) -> tuple[_Directory, int] | None:
+def _read_zip64_end(view: memoryview, end_record: int, short: list[int]) -> tuple[list[int], int] | None:
     """Reads the zip64 end record before `end_record`, if there is one.
 
+    Args:
+        view: the file.
+        end_record: offset of the end record.
+        short: its fields: disk, disk of the directory, count of members here, in all, size and offset of the directory.
+
     Returns:
-        The directory and where it must end; None where the saturated fields are meant as they stand.
+        The same fields in full, and where the directory must end; None where the saturated ones are meant as they
+        stand.
     """
     locator = end_record - ZIP64_LOCATOR.size
     if locator < 0 or bytes(view[locator : locator + 4]) != ZIP64_LOCATOR_SIGNATURE:
         return None
     _, disk, position, disks = ZIP64_LOCATOR.unpack_from(view, locator)
     if disk != 0 or disks > 1:
-        raise ArchiveError("the archive is split over several files. Join them and re-pack the members into one file")
+        raise ArchiveError(_SPLIT)
     if position + ZIP64_END_RECORD.size > locator or bytes(view[position : position + 4]) != ZIP64_END_SIGNATURE:
         raise ArchiveError(
             f"the zip64 end record should lie at {position} but is not there: bytes are missing or were put before it"
         )
-    fields = ZIP64_END_RECORD.unpack_from(view, position)
-    _, record_size, _, _, disk, directory_disk, count_here, count, size, offset = fields
+    _, record_size, _, _, *fields = ZIP64_END_RECORD.unpack_from(view, position)
     if position + 12 + record_size != locator:
         raise ArchiveError(f"the zip64 end record at {position} does not reach to its locator at {locator}")
-    if disk or directory_disk or count_here != count:
-        raise ArchiveError("the archive is split over several files. Join them and re-pack the members into one file")
-    for what, small, large, limit in (
-        ("count of members", short.count, count, MAX_16),
-        ("directory's size", short.size, size, MAX_32),
-        ("directory's offset", short.offset, offset, MAX_32),
-    ):
+    what = (
+        "disk",
+        "directory's disk",
+        "count of members",
+        "count of members",
+        "directory's size",
+        "directory's offset",
+    )
+    for name, small, large, limit in zip(what, short, fields, [MAX_16] * 4 + [MAX_32] * 2, strict=True):
         if small not in (limit, large):
-            raise ArchiveError(f"the two end records disagree about the {what}: {small} and {large}")
-    return _Directory(offset, size, count), position
+            raise ArchiveError(f"the two end records disagree about the {name}: {small} and {large}")
+    return fields, position
 
 
 def _read_entries(view: memoryview, directory: _Directory) -> Iterator[_Entry]:
@@ -328,9 +334,7 @@ def _read_entries(view: memoryview, directory: _Directory) -> Iterator[_Entry]:
         extra = bytes(view[start + name_size : start + name_size + extra_size])
         size, compressed, header_offset, disk = _widen(name, extra, size, compressed, fields[16], disk)
         if disk:
-            raise ArchiveError(
-                "the archive is split over several files. Join them and re-pack the members", member=name
-            )
+            raise ArchiveError(_SPLIT, member=name)
         yield _Entry(raw_name, name, flags, method, crc, compressed, size, header_offset)
     if position != end:
         raise ArchiveError(

@@ -15,21 +15,11 @@ from ptn_format.codec import ProgramReader, encode_program
 from ptn_format.errors import FormatError, GraphError, WriteError
 from ptn_format.graph import Method, OutputKind, Program, QuantScheme
 from ptn_format.mapping import Source, map_source
+from ptn_format.validate import check_program
 from ptn_format.weights import ConstantInfo, constant_array, read_aliases, read_header
 from ptn_format.weights_writer import ArrayLike, WeightsPlan, plan_weights
 
-try:  # TEMPORARY until validate.py lands
-    from ptn_format.validate import Problem, validate_program
-except ImportError:
-    Problem = Any
-
-    def validate_program(program, constants=None):
-        return []
-
-
 __all__ = ["ConstantInfo", "Package", "mutable_keys", "open_package", "write_package"]
-
-_SHOWN_PROBLEMS = 20
 
 
 class Package:
@@ -161,8 +151,11 @@ class Package:
         for name in archive.members:
             archive.verify(name)
         constants = {key: self.constant_info(key) for key in self.constant_keys}
-        if problems := validate_program(self.program, constants):
-            raise GraphError(_list_problems(problems), file=self._label, member=PROGRAM)
+        try:
+            check_program(self.program, constants)
+        except GraphError as error:
+            error.at(file=self._label, member=PROGRAM)
+            raise
         for key in self._owners:
             self.constant(key)
 
@@ -230,8 +223,10 @@ def write_package(
     label = os.fsdecode(target) if isinstance(target, str | os.PathLike) else None
     try:
         plan = plan_weights(constants, mutable_keys(program))
-        if problems := validate_program(program, plan.infos):
-            raise WriteError(_list_problems(problems))
+        try:
+            check_program(program, plan.infos)
+        except GraphError as error:
+            raise WriteError(error.reason, place=error.place) from error
         encoded = encode_program(program)
         if isinstance(target, str | os.PathLike):
             with replace_file(os.fspath(target)) as file:
@@ -266,14 +261,3 @@ def _write_members(file: BinaryIO, program: bytes, plan: WeightsPlan) -> None:
         aliases = plan.aliases_json()
         writer.add(ALIASES, len(aliases), [aliases])
     writer.finish()
-
-
-def _list_problems(problems: list[Problem]) -> str:
-    lines = [
-        f"{problem.place}: {problem.message}" + (f" ({problem.hint})" if problem.hint else "") for problem in problems
-    ]
-    if len(lines) == 1:
-        return lines[0]
-    more = len(lines) - _SHOWN_PROBLEMS
-    lines[_SHOWN_PROBLEMS:] = [f"and {more} more"] if more > 0 else []
-    return f"{len(problems)} problems:\n  " + "\n  ".join(lines)
