@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from ptn_runtime.lowering.plan import Call, Scatter, Step
+from ptn_runtime.lowering.views import KEEP_ORDER
 
 __all__ = ["Handle", "Storage", "Tracker"]
 
@@ -22,13 +23,17 @@ class Storage:
 
     Attributes:
         label: what it is, for messages, such as `constant 'weight'`.
-        writable: the program may write to it.
+        frozen: why the program may not write to it, as a relative clause; None where it may.
         version: number of writes so far.
     """
 
     label: str
-    writable: bool = True
+    frozen: str | None = None
     version: int = 0
+
+    def freeze(self, reason: str) -> None:
+        """Forbids writes from here on."""
+        self.frozen = self.frozen or reason
 
 
 @dataclass(eq=False, slots=True)
@@ -51,6 +56,16 @@ class Handle:
     view: Call | None = None
     index: int = 0
 
+    @property
+    def is_contiguous(self) -> bool:
+        """Whether PyTorch surely has the elements in order: roots are contiguous, and so are reshapes of them."""
+        handle = self
+        while handle.parent is not None:
+            if handle.view is None or handle.view.op not in KEEP_ORDER:
+                return False
+            handle = handle.parent
+        return True
+
 
 class Tracker:
     """Reads and writes handles of one graph body, adding the steps that this takes.
@@ -64,9 +79,9 @@ class Tracker:
         self._steps = steps
         self._new_slot = new_slot
 
-    def root(self, slot: int, label: str, *, writable: bool = True) -> Handle:
+    def root(self, slot: int, label: str, frozen: str | None = None) -> Handle:
         """A handle with a storage of its own."""
-        return Handle(Storage(label, writable), slot)
+        return Handle(Storage(label, frozen), slot)
 
     def view(self, parent: Handle, slot: int, call: Call, index: int = 0) -> Handle:
         """A handle for result `index` of the view `call` of `parent`, which `slot` holds now."""

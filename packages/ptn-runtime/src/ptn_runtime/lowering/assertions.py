@@ -26,7 +26,7 @@ class AssertionRule:
     holds: Callable[..., bool]
 
 
-def _in_range(size: int, min: int | None = None, max: int | None = None) -> bool:  # noqa: A002  ATen's names
+def _in_range(size: int, min: int | None = None, max: int | None = None) -> bool:  # ATen's names
     return (min is None or size >= min) and (max is None or size <= max)
 
 

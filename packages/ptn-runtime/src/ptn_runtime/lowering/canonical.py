@@ -2,61 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
 from ptn_format.dtypes import ScalarType
 from ptn_format.graph import (
-    AffineGroup,
-    BoolArg,
-    FloatArg,
     Graph,
-    GraphArg,
     InputKind,
-    IntArg,
-    IntListArg,
     Method,
-    NamedArgument,
     Node,
-    NoneArg,
     OpKind,
     OutputKind,
-    OutputValueKind,
-    StringArg,
+    OutputSpec,
     TensorArg,
-    TensorListArg,
     TensorMeta,
 )
-from ptn_format.signature import SOURCE_KEY
 
 from ptn_runtime.errors import LoweringError
-from ptn_runtime.lowering import names
 from ptn_runtime.lowering.aliasing import Handle, Tracker
-from ptn_runtime.lowering.arguments import BindError, bind, literal_or_ref, names_read
-from ptn_runtime.lowering.assertions import ASSERTIONS, Origins
+from ptn_runtime.lowering.arguments import BindError
+from ptn_runtime.lowering.assertions import Origins
 from ptn_runtime.lowering.liveness import check_known, drop_dead, mark_shape_free
+from ptn_runtime.lowering.nodes import SCALAR_KINDS, NodeReader
 from ptn_runtime.lowering.packed import PackedConstants
-from ptn_runtime.lowering.plan import (
-    Assertion,
-    Binding,
-    Call,
-    CanonicalGraph,
-    Control,
-    Item,
-    Ref,
-    ScalarCall,
-    Settle,
-    Step,
-    Unknown,
-)
-from ptn_runtime.lowering.views import INVERSES
-from ptn_runtime.shapes import OPERATORS
-from ptn_runtime.shapes.symint import SCALAR_FUNCTIONS, SIZE_FUNCTIONS
+from ptn_runtime.lowering.plan import Binding, CanonicalGraph, Ref, Step
 
 __all__ = ["canonicalize"]
 
-_SCALAR_KINDS = (OutputValueKind.INT, OutputValueKind.BOOL, OutputValueKind.FLOAT)
 _MAX_NESTING = 64
 
 
@@ -101,15 +73,6 @@ def canonicalize(method: Method, constants: Constants, state_keys: frozenset[str
     return graph
 
 
-@dataclass(slots=True)
-class _Context:
-    """What a node handler needs of the node."""
-
-    node: Node
-    op: str
-    source: str | None
-
-
 class Body:
     """Canonicalises one graph body; `canonicalize` is the way in."""
 
@@ -130,11 +93,13 @@ class Body:
         self.states: list[Binding] = []
         self.state_handles: dict[str, Handle] = {}
         self.packed = PackedConstants(self)
+        self.reader = NodeReader(self)
         self.inputs: list[tuple[int, str]] = []
         self.input_handles: dict[str, Handle] = {}
         self.output: Node | None = None
 
     def new_slot(self) -> int:
+        """A slot that nothing fills yet."""
         self.num_slots += 1
         return self.num_slots - 1
 
@@ -152,7 +117,7 @@ class Body:
             else:
                 slot = self.constant_slot(ref.name, ref.data_key)
                 label = f"constant '{ref.data_key}'"
-                self.handles[ref.name] = self.tracker.root(slot, label, writable=False)
+                self.handles[ref.name] = self.tracker.root(slot, label, "which is read-only")
         for buffer in method.mutable_buffers:
             self._bind_state(buffer.name, buffer.fqn, self.graph.tensor_values[buffer.name])
         self.take_nodes()
@@ -186,14 +151,14 @@ class Body:
             elif node.op_kind is OpKind.OUTPUT:
                 self.output = node
             else:
-                self._take(node)
+                self.reader.take(node)
         order = {name: index for index, name in enumerate(self.graph.inputs)}
         self.inputs.sort(key=lambda item: order.get(item[1], len(order)))
 
     def _bind_input(self, name: str, node: Node) -> None:
         slot = self.new_slot()
         self.inputs.append((slot, name))
-        if node.outputs and node.outputs[0].kind in _SCALAR_KINDS:
+        if node.outputs and node.outputs[0].kind in SCALAR_KINDS:
             self.scalars[name] = slot
             return
         handle = self.tracker.root(slot, f"input '{name}'")
@@ -225,293 +190,62 @@ class Body:
         """Enters a tensor that shares its storage with nothing."""
         self.handles[name] = self.tracker.root(slot, f"value '{name}'")
 
-    # Nodes.
+    def nested(self, name: str, graph: Graph) -> CanonicalGraph:
+        """The canonical form of a nested graph of this one.
 
-    def _take(self, node: Node) -> None:
-        target = node.target or ""
-        context = _Context(node, names.canonical_name(target), node.metadata.get(SOURCE_KEY))
-        try:
-            self._handler(context)(context)
-        except BindError as error:
-            self._take_unknown(context, str(error))
-
-    def _handler(self, context: _Context) -> Callable[[_Context], None]:
-        op = context.op
-        if op in names.NO_OPS:
-            return lambda context: None
-        if op in SCALAR_FUNCTIONS or op in SIZE_FUNCTIONS:
-            return self._take_scalar
-        if op == "aten._local_scalar_dense.default":
-            return self._take_item
-        if op in ASSERTIONS:
-            return self._take_assertion
-        if op.startswith("control."):
-            return self._take_control
-        if names.is_in_place(op):
-            return self._take_in_place
-        return self._take_call
-
-    def _take_unknown(self, context: _Context, reason: str) -> None:
-        slots = []
-        for item in context.node.inputs:
-            for name in names_read(item.arg):
-                handle = self.handles.get(name)
-                slot = self.scalars.get(name) if handle is None else self.tracker.read(handle)
-                if slot is not None:
-                    slots.append(slot)
-        outputs = []
-        for name, kind in _output_names(context.node):
-            slot = self.new_slot()
-            outputs.append(slot)
-            if kind in _SCALAR_KINDS:
-                self.scalars[name] = slot
-            else:
-                self.define(name, slot)
-        # What writes to its arguments, or gives nothing back, is there for its effect.
-        effect = not outputs or any(item.mutated for item in context.node.inputs)
-        self.steps.append(
-            Unknown(context.node.name, context.op, reason, tuple(slots), tuple(outputs), effect, context.source)
-        )
-
-    def _take_call(self, context: _Context) -> None:
-        node = context.node
-        mutated = [item.name or "?" for item in node.inputs if item.mutated]
-        if mutated:
-            raise BindError(f"writes to its argument(s) {', '.join(mutated)}, which has no functional form")
-        call = self._call(context, context.op, node.inputs)
-        self.steps.append(call)
-        shares = context.op in INVERSES and not names.is_view_copy(node.target or "")
-        for index, (name, slot) in enumerate(zip(call.names, call.outputs, strict=True)):
-            base = self._handle_of(node.inputs[0]) if shares and node.inputs else None
-            if base is None:
-                self.define(name, slot)
-            else:
-                self.handles[name] = self.tracker.view(base, slot, call, index)
-
-    def _call(self, context: _Context, op: str, inputs: Iterable[NamedArgument]) -> Call:
-        operator = OPERATORS.get(op)
-        if operator is None:
-            raise BindError("has no shape rule")
-        outputs = _output_names(context.node)
-        result = self.meta(outputs[0][0]) if outputs else None
-
-        def slot_of(name: str) -> int:
-            return self.packed.slot(name, op, result) if name in self.packed else self.slot_of(name)
-
-        bound = bind(operator, inputs, slot_of)
-        return Call(
-            name=context.node.name,
-            operator=operator,
-            args=bound.args,
-            tensors=bound.tensors,
-            scalars=bound.scalars,
-            lists=bound.lists,
-            outputs=tuple(self.new_slot() for _ in outputs),
-            names=tuple(name for name, _ in outputs),
-            metas=tuple(self.meta(name) for name, _ in outputs),
-            foldable=operator.deterministic and operator.family not in ("quant", "control"),
-            effect=op.startswith("aten._assert_async."),
-            source=context.source,
-        )
-
-    def _handle_of(self, item: NamedArgument) -> Handle | None:
-        return self.handles.get(item.arg.name) if isinstance(item.arg, TensorArg) else None
-
-    def _take_in_place(self, context: _Context) -> None:
-        node = context.node
-        base = context.op.rpartition(".")[0]
-        if base in names.IN_PLACE_VIEWS:
-            raise BindError("changes the shape or storage of its argument in place")
-        target = self._handle_of(node.inputs[0]) if node.inputs else None
-        if target is None:
-            raise BindError("writes to something that is no tensor")
-        others = [item.name or "?" for item in node.inputs[1:] if item.mutated]
-        if others:
-            raise BindError(f"writes to its argument(s) {', '.join(others)}, which has no functional form")
-        if not target.storage.writable:
-            raise BindError(f"writes to {target.storage.label}, which is read-only")
-        inputs = node.inputs
-        op = names.functional_name(context.op)
-        if op == "aten.zero.default":
-            op = "aten.fill.Scalar"
-            inputs = (node.inputs[0], NamedArgument("value", IntArg(0)))
-        old = self.tracker.read(target)
-        call = self._call(context, op, inputs)
-        if not call.outputs:  # the file may leave out the result of an in-place operator
-            call.outputs, call.names, call.metas = (self.new_slot(),), (node.name,), (None,)
-        self.steps.append(call)
-        settled = self.new_slot()
-        self.steps.append(Settle(node.name, op, old, call.outputs[0], settled, context.source))
-        call.metas = (None,)  # the file's entry describes the settled value
-        self.tracker.write(target, settled)
-        for name in call.names:
-            self.handles[name] = target
-
-    def _take_scalar(self, context: _Context) -> None:
-        node, op = context.node, context.op
-        takes_tensors = op in SIZE_FUNCTIONS
-        function = SIZE_FUNCTIONS[op] if takes_tensors else SCALAR_FUNCTIONS[op]
-        args = tuple(self._scalar(item) for item in node.inputs)
-        output = self.new_slot()
-        name = node.outputs[0].name if node.outputs else node.name
-        self.scalars[name] = output
-        self.steps.append(ScalarCall(node.name, op, function, args, output, takes_tensors, context.source))
-        self.origins.add(node, op, name)
-
-    def _scalar(self, item: NamedArgument) -> Any:
-        arg = item.arg
-        match arg:
-            case IntArg() | FloatArg() | BoolArg():
-                return literal_or_ref(arg, self.slot_of)
-            case TensorArg(name=name):
-                return Ref(self.slot_of(name))
-            case IntListArg(values=values, refs=refs):
-                if not refs:
-                    return values
-                return tuple(Ref(self.slot_of(r)) if r else v for v, r in zip(values, refs, strict=True))
-            case StringArg(value=value):
-                return value
-            case NoneArg():
-                return None
-            case _:
-                raise BindError(f"takes a {type(arg).__name__}")
-
-    def _take_item(self, context: _Context) -> None:
-        node = context.node
-        (item,) = node.inputs
-        tensor = self._scalar(item)
-        if type(tensor) is not Ref:
-            raise BindError("takes no tensor")
-        output = self.new_slot()
-        self.scalars[node.outputs[0].name] = output
-        self.steps.append(Item(node.name, tensor.slot, output, context.source))
-
-    def _take_assertion(self, context: _Context) -> None:
-        node = context.node
-        rule = ASSERTIONS[context.op]
-        given = {item.name or rule.parameters[index]: item for index, item in enumerate(node.inputs)}
-        args = tuple(self._scalar(given[name]) if name in given else None for name in rule.parameters)
-        message = given["assert_msg"].arg if "assert_msg" in given else None
-        self.steps.append(
-            Assertion(
-                name=node.name,
-                op=context.op,
-                holds=rule.holds,
-                args=args,
-                message=message.value if isinstance(message, StringArg) else "",
-                origins=self.origins.of(node),
-                source=context.source,
-            )
-        )
-
-    def _take_control(self, context: _Context) -> None:
-        node = context.node
-        graphs: list[CanonicalGraph] = []
-        operands: list[tuple[Any, ...]] = []
-        predicate: Any = None
-        for item in node.inputs:
-            match item.arg:
-                case GraphArg(name=name, graph=graph):
-                    graphs.append(self._nested(f"{self.name}.{node.name}.{name}", graph))
-                case TensorListArg(names=values):
-                    operands.append(tuple(Ref(self.slot_of(value)) for value in values))
-                case IntListArg():
-                    operands.append(self._scalar(item))
-                case _ if not graphs:
-                    predicate = self._scalar(item)
-                case _:
-                    raise BindError(f"takes a {type(item.arg).__name__} after its graphs")
-        wanted = 1 if context.op == "control.map" else 2
-        if len(graphs) != wanted:
-            raise BindError(f"takes {wanted} nested graph(s), has {len(graphs)}")
-        outputs = _output_names(node)
-        slots = tuple(self.new_slot() for _ in outputs)
-        for (name, kind), slot in zip(outputs, slots, strict=True):
-            if kind in _SCALAR_KINDS:
-                self.scalars[name] = slot
-            else:
-                self.define(name, slot)
-        self.steps.append(
-            Control(
-                name=node.name,
-                op=context.op,
-                graphs=tuple(graphs),
-                predicate=predicate,
-                operands=tuple(operands),
-                outputs=slots,
-                names=tuple(name for name, _ in outputs),
-                source=context.source,
-            )
-        )
-
-    def _nested(self, name: str, graph: Graph) -> CanonicalGraph:
-        body = Body(graph, name, self.constants, self.depth + 1)
+        Raises:
+            BindError: it writes to its operands.
+        """
+        body = Body(graph, f"{self.name}.{name}", self.constants, self.depth + 1)
         body.take_nodes()
         for input_name, handle in body.input_handles.items():
             if handle.storage.version:
                 raise BindError(f"nested graph '{name}' writes to its operand '{input_name}'")
-        return body.finish(tuple(body.results(())))
+        return body.finish(tuple(body._results(())))
 
     # The end.
 
-    def results(self, mutations: Iterable[str]) -> Iterable[Any]:
-        """The user's results: the output node's arguments without the leading `mutations`."""
-        skipped = list(mutations)
+    def _results(self, specs: Iterable[OutputSpec]) -> Iterable[Any]:
+        """The user's results: the output node's arguments without the mutations among `specs`."""
+        tensor_specs = iter(specs)
         for item in self.output.inputs if self.output is not None else ():
-            arg = item.arg
-            if skipped and isinstance(arg, TensorArg):
-                if arg.name != skipped[0]:
-                    raise LoweringError(
-                        f"graph '{self.name}': output '{arg.name}' stands where the mutation '{skipped[0]}' is due"
-                    )
-                skipped.pop(0)
-                continue
-            match arg:
-                case TensorArg(name=name):
-                    yield Ref(self.slot_of(name))
-                case TensorListArg(names=values):
-                    for value in values:
-                        yield Ref(self.slot_of(value))
-                case _:
-                    yield self._scalar(item)
+            spec = next(tensor_specs, None) if isinstance(item.arg, TensorArg) else None
+            if spec is None or spec.kind is OutputKind.USER_OUTPUT:
+                yield self.reader.scalar(item)
 
     def finish_method(self, method: Method) -> CanonicalGraph:
         """Adds results and updates."""
-        mutations: list[str] = []
         state_slots: dict[str, int] = {}
         input_slots: dict[str, int] = {}
         try:
             for spec in method.output_specs:
                 if spec.kind is OutputKind.USER_OUTPUT:
                     continue
-                mutations.append(spec.name)
                 slots = state_slots if spec.kind is OutputKind.BUFFER_MUTATION else input_slots
                 slots[spec.target or ""] = self.slot_of(spec.name)
-            results = tuple(self.results(mutations))
+            results = tuple(self._results(method.output_specs))
         except BindError as error:
             raise LoweringError(f"method '{self.name}': its output cannot be lowered: {error}") from error
-        state_updates = self._updates(self.state_handles, state_slots)
-        input_updates = self._updates(self.input_handles, input_slots)
+        state_slot = {state.key: state.slot for state in self.states}
+        input_slot = {name: slot for slot, name in self.inputs}
+        state_updates = self._updates(self.state_handles, state_slot, state_slots)
+        input_updates = self._updates(self.input_handles, input_slot, input_slots)
         return self.finish(results, state_updates, input_updates)
 
-    def _updates(self, handles: Mapping[str, Handle], stated: Mapping[str, int]) -> tuple[tuple[int, int], ...]:
+    def _updates(
+        self, handles: Mapping[str, Handle], initial: Mapping[str, int], stated: Mapping[str, int]
+    ) -> tuple[tuple[int, int], ...]:
+        """Pairs of slots (contents at the start, contents at the end), as the file states or as writes left them."""
         unknown = sorted(set(stated) - set(handles))
         if unknown:
             raise LoweringError(f"method '{self.name}' changes {', '.join(unknown)}, which it does not bind")
         updates = []
         for key, handle in handles.items():
             if key in stated:
-                updates.append((self._initial[id(handle)], stated[key]))
+                updates.append((initial[key], stated[key]))
             elif handle.storage.version:
-                updates.append((self._initial[id(handle)], self.tracker.read(handle)))
+                updates.append((initial[key], self.tracker.read(handle)))
         return tuple(updates)
-
-    @property
-    def _initial(self) -> Mapping[int, int]:
-        """For the handle of each state and input the slot with its contents at the start."""
-        slots = {id(self.state_handles[state.key]): state.slot for state in self.states}
-        slots.update((id(self.input_handles[name]), slot) for slot, name in self.inputs if name in self.input_handles)
-        return slots
 
     def finish(
         self,
@@ -536,13 +270,3 @@ class Body:
             state_updates=state_updates,
             input_updates=input_updates,
         )
-
-
-def _output_names(node: Node) -> list[tuple[str, OutputValueKind]]:
-    outputs: list[tuple[str, OutputValueKind]] = []
-    for output in node.outputs:
-        if output.kind is OutputValueKind.TENSOR_LIST:
-            outputs.extend((name, OutputValueKind.TENSOR) for name in output.names)
-        else:
-            outputs.append((output.name, output.kind))
-    return outputs

@@ -42,12 +42,11 @@ class Folder:
         """The results of `op`, read-only, or None where the reference engine cannot run it."""
         from ptn_runtime import reference  # numpy kernels; only needed where there is something to fold
 
-        if op not in getattr(reference, "KERNELS", ()):
+        if op not in reference.KERNELS:
             return None
         arrays = {name: self._resolve(arg) for name, arg in args.items()}
         try:
-            with np.errstate(all="ignore"):
-                results = reference.evaluate(op, arrays, specs)
+            results = reference.evaluate(op, arrays, specs)
         except (IndexError, ValueError):
             # The program fails where the node is reached; so it stays, and the engine raises as it would for data.
             return None

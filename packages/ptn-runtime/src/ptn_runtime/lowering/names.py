@@ -18,9 +18,27 @@ __all__ = [
 _VIEW_COPIES = frozenset(
     f"aten.{name}_copy"
     for name in (
-        "_reshape_alias alias as_strided detach diagonal expand lift_fresh narrow permute select slice split "
-        "split_with_sizes squeeze t transpose unbind unfold unsqueeze view"
-    ).split()
+        "_reshape_alias",
+        "alias",
+        "as_strided",
+        "detach",
+        "diagonal",
+        "expand",
+        "lift_fresh",
+        "narrow",
+        "permute",
+        "select",
+        "slice",
+        "split",
+        "split_with_sizes",
+        "squeeze",
+        "t",
+        "transpose",
+        "unbind",
+        "unfold",
+        "unsqueeze",
+        "view",
+    )
 )
 
 _RENAMED = {
@@ -49,7 +67,19 @@ CONTROL: Mapping[str, str] = {
 
 IN_PLACE_VIEWS = frozenset(
     f"aten.{name}_"
-    for name in "as_strided detach resize resize_as set squeeze swapaxes swapdims t transpose unsqueeze".split()
+    for name in (
+        "as_strided",
+        "detach",
+        "resize",
+        "resize_as",
+        "set",
+        "squeeze",
+        "swapaxes",
+        "swapdims",
+        "t",
+        "transpose",
+        "unsqueeze",
+    )
 )
 """In-place operators that change what a tensor refers to or its shape, not its contents."""
 

@@ -265,8 +265,7 @@ class Scatter:
         """The slots that the step reads."""
         yield self.base
         yield self.new
-        for slot in self.view.reads():
-            yield slot
+        yield from self.view.reads()
 
 
 @dataclass(eq=False, slots=True)

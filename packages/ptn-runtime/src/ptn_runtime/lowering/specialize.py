@@ -30,7 +30,7 @@ from ptn_runtime.lowering.scalars import Scalars
 from ptn_runtime.lowering.simplify import SIMPLIFIERS
 from ptn_runtime.lowering.static import StaticGraph, StaticNode, TensorSpec, Value, ValueKind
 from ptn_runtime.lowering.views import INVERSES
-from ptn_runtime.shapes import OPERATORS, DataDependentError
+from ptn_runtime.shapes import OPERATORS, DataDependentError, infer
 
 __all__ = ["specialize"]
 
@@ -161,7 +161,7 @@ class _Builder:
                 handlers[type(step)](self, step)
             except InputError:
                 raise
-            except Exception as error:  # noqa: BLE001  a faulty rule must not surface as a bare TypeError
+            except Exception as error:  # a faulty rule must not surface as a bare TypeError
                 if getattr(error, "located", False):
                     raise
                 self._raise(step, error)
@@ -220,10 +220,10 @@ class _Builder:
             if known is not None:
                 return [_literal(name, array) for name, array in zip(step.names, known, strict=True)]
         inferred = operator.rule(**args)
-        specs = (inferred,) if type(inferred) is TensorSpec else inferred
+        specs = (inferred,) if isinstance(inferred, TensorSpec) else inferred
         for spec, meta in zip(specs, step.metas, strict=True):
             if meta is not None and not _fits(spec, meta):
-                raise _Mismatch(f"the shape rule gives {spec}, the file says {_stated(meta)}")
+                raise _MismatchError(f"the shape rule gives {spec}, the file says {_stated(meta)}")
         simplifier = SIMPLIFIERS.get(operator.name)
         if simplifier is not None:
             same = simplifier(self.emit, args, specs[0])
@@ -377,7 +377,7 @@ class _Builder:
         return self._control_node(step, {"f": nested, "xs": xs, "pos_args": tensors})
 
     def _control_node(self, step: Control, args: dict[str, Any]) -> Sequence[Value]:
-        specs = OPERATORS[step.op].rule(**args)
+        specs = infer(step.op, args)
         outputs = tuple(Value(-1, name, spec.dtype, spec.shape) for name, spec in zip(step.names, specs, strict=True))
         self.nodes.append(StaticNode(step.name, step.op, args, outputs, step.source))
         return outputs
@@ -403,7 +403,7 @@ class _Builder:
         return [builder.env[item.slot] if type(item) is Ref else item for item in graph.results]
 
 
-class _Mismatch(LoweringError):
+class _MismatchError(LoweringError):
     """A shape rule and the file disagree."""
 
 
@@ -435,7 +435,7 @@ def _fits(spec: TensorSpec, meta: TensorMeta) -> bool:
     sizes = meta.sizes
     if spec.dtype is not meta.dtype or len(sizes) != len(spec.shape):
         return False
-    for size, dim in zip(spec.shape, sizes, strict=True):
+    for size, dim in zip(spec.shape, sizes, strict=True):  # noqa: SIM110  twice as fast as all(...)
         if size < dim.min or size > dim.max >= 0:
             return False
     return True

@@ -12,13 +12,14 @@ from typing import Any, Protocol
 from ptn_runtime.errors import LoweringError
 from ptn_runtime.lowering.static import Value
 
-__all__ = ["INVERSES", "Emit"]
+__all__ = ["INVERSES", "KEEP_ORDER", "SOMETIMES_VIEWS", "Emit"]
 
 
 class Emit(Protocol):
     """Adds a node of one result to the graph under construction."""
 
-    def __call__(self, op: str, **args: Any) -> Value: ...
+    def __call__(self, op: str, **args: Any) -> Value:
+        """Calls `op` with the arguments given and defaults for the others."""
 
 
 Inverse = Callable[[Emit, Value, Value, dict[str, Any], int], Value]
@@ -178,3 +179,10 @@ INVERSES: Mapping[str, Inverse] = {
     "aten.view.dtype": _reinterpret,
     "aten.view_as.default": _reshape,
 }
+"""Operators whose results share memory with their first argument in PyTorch, and how to write through them."""
+
+SOMETIMES_VIEWS = frozenset({"aten.flatten.using_ints", "aten.reshape.default"})
+"""Operators that copy where the elements do not lie in order."""
+
+KEEP_ORDER = frozenset(op for op, inverse in INVERSES.items() if inverse in (_reshape, _same))
+"""Views of contiguous tensors that are contiguous."""

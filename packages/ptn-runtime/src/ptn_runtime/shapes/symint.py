@@ -58,16 +58,21 @@ def sym_is_contiguous(self: Tensor, memory_format: object = None) -> bool:
     return True
 
 
+def _sym_max(a: Any, b: Any) -> Any:
+    # As in PyTorch, the result is a float where one argument is.
+    return max(float(a), float(b)) if isinstance(a, float) or isinstance(b, float) else max(a, b)
+
+
+def _sym_min(a: Any, b: Any) -> Any:
+    return min(float(a), float(b)) if isinstance(a, float) or isinstance(b, float) else min(a, b)
+
+
 def _sym_sum(values: tuple[int, ...]) -> int:
     return sum(values)
 
 
 def _sym_ite(condition: bool, then: Any, otherwise: Any) -> Any:
     return then if condition else otherwise
-
-
-def _float_power(base: float, exponent: float) -> float:
-    return float(base) ** float(exponent)
 
 
 def _round(value: Any, ndigits: int | None = None) -> Any:
@@ -83,65 +88,20 @@ SIZE_FUNCTIONS: Mapping[str, Callable[..., Any]] = {
 }
 """Functions of a tensor's shape by canonical name."""
 
-_OPERATORS = [
-    "add",
-    "sub",
-    "mul",
-    "truediv",
-    "floordiv",
-    "mod",
-    "pow",
-    "neg",
-    "pos",
-    "abs",
-    "lshift",
-    "rshift",
-    "and_",
-    "or_",
-    "xor",
-    "not_",
-    "invert",
-    "eq",
-    "ne",
-    "lt",
-    "le",
-    "gt",
-    "ge",
-    "index",
-]
-_MATH = [
-    "sqrt",
-    "exp",
-    "log",
-    "log2",
-    "log10",
-    "sin",
-    "cos",
-    "tan",
-    "asin",
-    "acos",
-    "atan",
-    "sinh",
-    "cosh",
-    "tanh",
-    "atan2",
-    "floor",
-    "ceil",
-    "trunc",
-    "fabs",
-    "pow",
-    "fmod",
-    "gcd",
-    "isqrt",
-    "isnan",
-    "isinf",
-]
+_OPERATORS = (
+    *("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "neg", "pos", "abs", "lshift", "rshift"),
+    *("and_", "or_", "xor", "not_", "invert", "eq", "ne", "lt", "le", "gt", "ge", "index"),
+)
+_MATH = (
+    *("sqrt", "exp", "log", "log2", "log10", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh"),
+    *("atan2", "floor", "ceil", "trunc", "fabs", "pow", "fmod", "gcd", "isqrt", "isnan", "isinf"),
+)
 
 SCALAR_FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     **{f"_operator.{name}": getattr(operator, name) for name in _OPERATORS},
     **{f"math.{name}": getattr(math, name) for name in _MATH},
-    **{f"torch.sym_{name}": getattr(math, name) for name in _MATH if hasattr(math, name)},
-    **{f"torch._sym_{name}": getattr(math, name) for name in _MATH if hasattr(math, name)},
+    **{f"torch.sym_{name}": getattr(math, name) for name in _MATH},
+    **{f"torch._sym_{name}": getattr(math, name) for name in _MATH},
     "builtins.abs": abs,
     "builtins.bool": bool,
     "builtins.float": float,
@@ -150,12 +110,11 @@ SCALAR_FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "builtins.min": min,
     "builtins.pow": pow,
     "builtins.round": _round,
-    "math.float_pow": _float_power,
     "torch.sym_float": float,
     "torch.sym_int": int,
     "torch.sym_ite": _sym_ite,
-    "torch.sym_max": max,
-    "torch.sym_min": min,
+    "torch.sym_max": _sym_max,
+    "torch.sym_min": _sym_min,
     "torch.sym_not": operator.not_,
     "torch.sym_sum": _sym_sum,
 }
