@@ -327,7 +327,8 @@ Tensor Builder::as_rows_operand(const Tensor& x) {
   const std::int64_t columns = x.shape[rank - 1];
   const bool inner = columns == 1 || x.strides[rank - 1] == item;
   const bool outer = x.shape[rank - 2] == 1 || x.strides[rank - 2] >= item * columns;
-  return inner && outer ? x : contiguous(x);
+  const bool forward = std::all_of(x.strides.begin(), x.strides.end(), [](std::int64_t step) { return step >= 0; });
+  return inner && outer && forward ? x : contiguous(x);
 }
 
 Tensor Builder::mul_mat(const Tensor& weight, const Tensor& input) {

@@ -36,6 +36,18 @@ py::tuple to_tuple(const Dims& dims) {
   return out;
 }
 
+// The member of ptn_format's ScalarType, so that lowerings can compare by identity and ask it questions.
+py::object python_scalar_type(ScalarType dtype) {
+  static const auto* members = [] {
+    auto* table = new std::map<int, py::object>();  // lives as long as the process: no destructor without interpreter
+    for (py::handle member : py::module_::import("ptn_format.dtypes").attr("ScalarType")) {
+      (*table)[member.cast<int>()] = py::reinterpret_borrow<py::object>(member);
+    }
+    return table;
+  }();
+  return members->at(static_cast<int>(dtype));
+}
+
 std::vector<OutputSpec> output_specs(const std::vector<std::pair<int, Dims>>& specs) {
   std::vector<OutputSpec> out;
   for (const auto& [dtype, shape] : specs) out.push_back({scalar_type(dtype), shape});
@@ -130,7 +142,7 @@ int normal_axis(const Tensor& x, int dim) {
 
 void bind_tensor(py::module_& m) {
   py::class_<Tensor>(m, "Tensor")
-      .def_property_readonly("dtype", [](const Tensor& x) { return static_cast<int>(x.dtype); })
+      .def_property_readonly("dtype", [](const Tensor& x) { return python_scalar_type(x.dtype); })
       .def_property_readonly("shape", [](const Tensor& x) { return to_tuple(x.shape); })
       .def_property_readonly("strides", [](const Tensor& x) { return to_tuple(x.strides); })
       .def_property_readonly("rank", &Tensor::rank)
@@ -159,6 +171,10 @@ void bind_tensor(py::module_& m) {
       .def("select",
            [](const Tensor& x, int dim, std::int64_t index) { return x.select(normal_axis(x, dim), index); })
       .def("expand", [](const Tensor& x, const Dims& shape) { return x.expand(shape); })
+      .def("as_strided",
+           [](const Tensor& x, const Dims& shape, const Dims& strides, std::int64_t offset) {
+             return x.as_strided(shape, strides, offset);
+           })
       .def("reinterpret", [](const Tensor& x, int dtype) { return x.reinterpret(scalar_type(dtype)); });
 }
 

@@ -60,6 +60,25 @@ Tensor Tensor::expand(const Dims& target) const {
   return out;
 }
 
+Tensor Tensor::as_strided(const Dims& sizes, const Dims& steps, std::int64_t start) const {
+  if (sizes.size() != steps.size()) throw std::invalid_argument("as_strided: one stride per axis");
+  const auto item = static_cast<std::int64_t>(item_size());
+  Tensor out = *this;
+  out.shape = sizes;
+  out.strides.resize(steps.size());
+  out.offset += start * item;
+  std::int64_t first = out.offset, last = out.offset;
+  for (std::size_t axis = 0; axis < steps.size(); ++axis) {
+    out.strides[axis] = steps[axis] * item;
+    (steps[axis] < 0 ? first : last) += (sizes[axis] - 1) * out.strides[axis];
+  }
+  if (out.numel() > 0 && (storage == nullptr || first < 0 ||
+                          last + item > static_cast<std::int64_t>(ggml_nbytes(storage)))) {
+    throw std::invalid_argument("as_strided: the window leaves the tensor's memory");
+  }
+  return out;
+}
+
 std::optional<Tensor> Tensor::view(const Dims& target) const {
   Tensor out = *this;
   out.shape = target;

@@ -42,7 +42,9 @@ struct Tensor {
   Tensor select(int dim, std::int64_t index) const;
   // `target` has at least this rank; its sizes are final.
   Tensor expand(const Dims& target) const;
-  // As torch.as_strided within the window's memory is not offered: it needs no ggml tensor of its own.
+  // Any window that starts `start` elements after this one; strides in elements, negative ones included. Throws
+  // std::invalid_argument where it leaves the storage.
+  Tensor as_strided(const Dims& sizes, const Dims& steps, std::int64_t start) const;
   // The same elements under another shape of as many, or nothing where that needs a copy.
   std::optional<Tensor> view(const Dims& target) const;
   // The same bytes as another type of the same size.

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from ptn_engine_ggml._native import Builder, Tensor
     from ptn_engine_ggml.lower.registry import Outputs
 
-__all__ = ["call", "float32", "rounded"]
+__all__ = ["axes_of", "axis_of", "call", "float32", "rounded", "scalar_parameters"]
 
 
 def call(
@@ -47,3 +47,20 @@ def float32(b: Builder, x: Tensor) -> Tensor:
 def rounded(b: Builder, x: Tensor, dtype: ScalarType) -> Tensor:
     """A float32 result as `dtype`, rounded to nearest even."""
     return x if x.dtype == dtype else b.cast(x, dtype)
+
+
+def axis_of(dim: int, rank: int) -> int:
+    """A non-negative axis; the shape rule has checked the range."""
+    return dim + rank if dim < 0 else dim
+
+
+def axes_of(dims: Sequence[int], rank: int) -> list[int]:
+    """Non-negative axes."""
+    return [dim + rank if dim < 0 else dim for dim in dims]
+
+
+def scalar_parameters(dtype: ScalarType, value: float) -> tuple[list[int], list[float]]:
+    """A scalar as a kernel's integers and floats: among the floats where `dtype` is a floating-point type."""
+    if dtype.is_floating_point:
+        return [], [float(value)]
+    return [int(value)], []

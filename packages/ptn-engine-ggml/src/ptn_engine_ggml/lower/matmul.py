@@ -1,0 +1,166 @@
+"""Matrix products. float32 and the 16-bit types go to ggml's `mul_mat`, which sums in float32; the rest is a kernel."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ptn_format.dtypes import ScalarType
+from ptn_runtime.engine import StaticNode, Value
+
+from ptn_engine_ggml.lower.common import call, float32, rounded
+from ptn_engine_ggml.lower.elementwise import arithmetic
+from ptn_engine_ggml.lower.registry import FLOATS, Outputs, lower
+
+if TYPE_CHECKING:
+    from ptn_engine_ggml._native import Builder, Tensor
+
+
+def product(b: Builder, x: Tensor, w: Tensor) -> Tensor:
+    """`x @ w.T` over the last axes, batches broadcast: x [..., M, K], w [..., N, K] -> [..., M, N].
+
+    float32 for the floating-point types up to float32 (the caller rounds), else of the operands' own dtype.
+    """
+    if x.dtype not in FLOATS:
+        return _exact_product(b, x, w)
+    if x.shape[-1] == 0:
+        return zeros(b, ScalarType.FLOAT, (*_batch(x, w), x.shape[-2], w.shape[-2]))
+    if x.dtype != w.dtype:
+        x, w = float32(b, x), float32(b, w)
+    return b.mul_mat(w, x)
+
+
+def _batch(x: Tensor, w: Tensor) -> tuple[int, ...]:
+    rank = max(x.rank, w.rank) - 2
+    left = (1,) * (rank - x.rank + 2) + x.shape[:-2]
+    right = (1,) * (rank - w.rank + 2) + w.shape[:-2]
+    return tuple(n if m == 1 else m for m, n in zip(left, right, strict=True))
+
+
+def _exact_product(b: Builder, x: Tensor, w: Tensor) -> Tensor:
+    """Integers, bool and float64."""
+    batch = _batch(x, w)
+    m, n, k = x.shape[-2], w.shape[-2], x.shape[-1]
+    if k == 0:
+        return zeros(b, ScalarType(x.dtype), (*batch, m, n))
+    left = b.view(x.expand((*batch, m, k)), (-1 if not batch else _count(batch), m, k)) if batch else x
+    right = w.transpose(-1, -2)
+    right = b.view(right.expand((*batch, k, n)), (_count(batch), k, n)) if batch else right
+    shape = (_count(batch), m, n) if batch else (m, n)
+    (result,) = b.custom("matmul.matmul", (left, right), [(x.dtype, shape)], (), ())
+    return b.view(result, (*batch, m, n))
+
+
+def _count(sizes: tuple[int, ...]) -> int:
+    count = 1
+    for size in sizes:
+        count *= size
+    return count
+
+
+def zeros(b: Builder, dtype: ScalarType, shape: tuple[int, ...]) -> Tensor:
+    """A tensor of zeros that takes the memory of one element."""
+    import numpy as np
+
+    return b.literal(int(dtype), (), np.zeros((), dtype.numpy)).expand(shape)
+
+
+@lower("aten.mm.default", "aten.bmm.default", empty=True)
+def mm(b: Builder, out: Outputs, self: Tensor, mat2: Tensor) -> Tensor:
+    return rounded(b, product(b, self, mat2.transpose(-1, -2)), out.dtype)
+
+
+@lower("aten.matmul.default", empty=True)
+def matmul(b: Builder, out: Outputs, self: Tensor, other: Tensor) -> Tensor:
+    left = self if self.rank > 1 else b.view(self, (1, *self.shape))
+    right = other if other.rank > 1 else b.view(other, (*other.shape, 1))
+    result = product(b, left, right.transpose(-1, -2))
+    return b.view(rounded(b, result, out.dtype), out.shape)
+
+
+@lower("aten.mv.default", empty=True)
+def mv(b: Builder, out: Outputs, self: Tensor, vec: Tensor) -> Tensor:
+    result = product(b, b.view(vec, (1, *vec.shape)), self)
+    return b.view(rounded(b, result, out.dtype), out.shape)
+
+
+@lower("aten.dot.default", empty=True)
+def dot(b: Builder, out: Outputs, self: Tensor, tensor: Tensor) -> Tensor:
+    result = product(b, b.view(self, (1, *self.shape)), b.view(tensor, (1, *tensor.shape)))
+    return b.view(rounded(b, result, out.dtype), ())
+
+
+@lower("aten.linear.default", empty=True)
+def linear(b: Builder, out: Outputs, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    x = input if input.rank > 1 else b.view(input, (1, *input.shape))
+    w = weight if weight.rank > 1 else b.view(weight, (1, *weight.shape))
+    y = b.view(product(b, x, w), out.shape)
+    return rounded(b, y if bias is None else plus(b, y, bias), out.dtype)
+
+
+def plus(b: Builder, y: Tensor, bias: Tensor) -> Tensor:
+    """A product plus what is added to it, before it is rounded."""
+    if y.dtype == ScalarType.FLOAT:
+        return b.add(y, float32(b, bias))
+    return arithmetic(b, "add", y, bias)
+
+
+def _number_check(node: StaticNode) -> str | None:
+    for name in ("beta", "alpha"):
+        if isinstance(node.args.get(name), Value):
+            return f"'{name}' is a tensor, which is known only while the graph runs."
+    return None
+
+
+def _add_to_product(b: Builder, out: Outputs, self: Tensor, y: Tensor, beta: Any, alpha: Any) -> Tensor:
+    """beta * self + alpha * y; self is ignored where beta is 0, as in PyTorch."""
+    if alpha != 1:
+        y = scaled(b, y, alpha)
+    if beta == 0:
+        return rounded(b, b.contiguous(y), out.dtype)
+    bias = self if beta == 1 else scaled(b, float32(b, self) if self.dtype in FLOATS else self, beta)
+    y = plus(b, y, bias)
+    return rounded(b, y, out.dtype)
+
+
+def scaled(b: Builder, x: Tensor, factor: Any) -> Tensor:
+    """`x * factor`, for numbers of any kind."""
+    if x.dtype == ScalarType.FLOAT:
+        return b.scale(b.contiguous(x), float(factor))
+    return arithmetic(b, "mul", x, factor)
+
+
+@lower("aten.addmm.default", empty=True, check=_number_check)
+def addmm(
+    b: Builder, out: Outputs, self: Tensor, mat1: Tensor, mat2: Tensor, beta: Any = 1, alpha: Any = 1
+) -> Tensor:
+    return _add_to_product(b, out, self, product(b, mat1, mat2.transpose(0, 1)), beta, alpha)
+
+
+@lower("aten.baddbmm.default", empty=True, check=_number_check)
+def baddbmm(
+    b: Builder, out: Outputs, self: Tensor, batch1: Tensor, batch2: Tensor, beta: Any = 1, alpha: Any = 1
+) -> Tensor:
+    return _add_to_product(b, out, self, product(b, batch1, batch2.transpose(1, 2)), beta, alpha)
+
+
+@lower("aten.addbmm.default", empty=True, check=_number_check)
+def addbmm(
+    b: Builder, out: Outputs, self: Tensor, batch1: Tensor, batch2: Tensor, beta: Any = 1, alpha: Any = 1
+) -> Tensor:
+    """The sum over the batch is one product over batch and inner axis together."""
+    count, m, k = batch1.shape
+    left = b.view(batch1.transpose(0, 1), (m, count * k))
+    right = b.view(batch2, (count * k, batch2.shape[2]))
+    return _add_to_product(b, out, self, product(b, left, right.transpose(0, 1)), beta, alpha)
+
+
+@lower("aten.addmv.default", empty=True, check=_number_check)
+def addmv(b: Builder, out: Outputs, self: Tensor, mat: Tensor, vec: Tensor, beta: Any = 1, alpha: Any = 1) -> Tensor:
+    y = b.view(product(b, b.view(vec, (1, *vec.shape)), mat), out.shape)
+    return _add_to_product(b, out, self, y, beta, alpha)
+
+
+@lower("aten.addr.default", check=_number_check)
+def addr(b: Builder, out: Outputs, self: Tensor, vec1: Tensor, vec2: Tensor, beta: Any = 1, alpha: Any = 1) -> Tensor:
+    y = product(b, b.view(vec1, (vec1.numel, 1)), b.view(vec2, (vec2.numel, 1)))
+    return _add_to_product(b, out, self, y, beta, alpha)
