@@ -72,11 +72,11 @@ class MethodBuilder:
             self.metas[name] = _static(initial)
         return self._placeholder(name)
 
-    def call(self, name: str, op: str, meta: TensorMeta, **arguments: str | int | None) -> str:
-        """A node; strings are tensors."""
+    def call(builder, name: str, op: str, meta: TensorMeta, /, **arguments: str | int | None) -> str:  # noqa: N805
+        """A node; strings are tensors. (`self` is a name of operators' arguments here.)"""
         inputs = tuple(NamedArgument(key, _argument(value)) for key, value in arguments.items())
-        self.nodes.append(Node(name, OpKind.CALL_FUNCTION, f"torch.ops.{op}", inputs, (Output(name),)))
-        self.metas[name] = meta
+        builder.nodes.append(Node(name, OpKind.CALL_FUNCTION, f"torch.ops.{op}", inputs, (Output(name),)))
+        builder.metas[name] = meta
         return name
 
     def update(self, state: str, value: str) -> None:
