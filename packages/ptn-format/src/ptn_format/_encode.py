@@ -70,18 +70,19 @@ class _Encoder:
 
     def __init__(self) -> None:
         # Only those who write pay for these imports.
-        from flatbuffers.builder import Builder
+        from flatbuffers.builder import Builder, BuilderSizeError
 
         from ptn_format._generated import native_graph_generated
 
         self._wire: Any = native_graph_generated
         self._builder: Any = Builder(1 << 16)
+        self._too_large: type[Exception] = BuilderSizeError
         self._calls: dict[str, Callable[..., Any]] = {}
         self._shared: dict[Any, int] = {}
         self._depth = 0
         self._arguments: dict[type, Callable[[Any], int]] = {
             TensorArg: lambda arg: self._table("TensorArg", Name=self._string(arg.name)),
-            NoneArg: lambda arg: self._table("NoneArg"),
+            NoneArg: lambda _: self._table("NoneArg"),
             IntArg: lambda arg: self._table("IntArg", Value=_int64(arg.value), Ref=self._optional(arg.ref)),
             FloatArg: self._float_arg,
             BoolArg: lambda arg: self._table("BoolArg", Value=bool(arg.value), Ref=self._optional(arg.ref)),
@@ -100,13 +101,16 @@ class _Encoder:
         names = [method.name for method in program.methods]
         if not all(names) or len(set(names)) != len(names):
             raise WriteError(f"the names of a program's methods must differ and not be empty, found {names}")
-        methods = self._vector([self._method(method) for method in program.methods])
-        root = self._table("Program", Version=self._string(program.version), Methods=methods)
-        self._builder.Finish(root, file_identifier=b"NPTG")
-        data = bytes(self._builder.Output())
+        try:
+            methods = self._vector([self._method(method) for method in program.methods])
+            root = self._table("Program", Version=self._string(program.version), Methods=methods)
+            self._builder.Finish(root, file_identifier=b"NPTG")
+            data = self._builder.Output()
+        except self._too_large as error:
+            raise WriteError(f"the program is larger than {MAX_PROGRAM_BYTES} bytes, which readers accept") from error
         if len(data) > MAX_PROGRAM_BYTES:
             raise WriteError(f"the program has {len(data)} bytes; readers accept {MAX_PROGRAM_BYTES}")
-        return data
+        return bytes(data)
 
     # ---------------------------------------------------------------------------------------------- helpers
 
@@ -156,13 +160,7 @@ class _Encoder:
         return self._strings(texts) if texts else None
 
     def _scalars(self, values: Sequence[Any], dtype: str) -> int:
-        try:
-            array = np.array(values, np.dtype(dtype))
-        except (OverflowError, ValueError, TypeError) as error:
-            raise WriteError(f"the format cannot hold the list {list(values)!r}: {error}") from error
-        if array.ndim != 1:
-            raise WriteError(f"expected a flat list, found {list(values)!r}")
-        vector: int = self._builder.CreateNumpyVector(array)
+        vector: int = self._builder.CreateNumpyVector(np.array(values, np.dtype(dtype)))
         return vector
 
     def _once(self, item: _T, write: Callable[[_T], int]) -> int:
@@ -247,7 +245,9 @@ class _Encoder:
         kind = type(argument)
         write = self._arguments.get(kind)
         if write is None:
-            raise WriteError(f"{argument!r} is no argument of the format; expected one of the kinds of ptn_format.graph")
+            raise WriteError(
+                f"{argument!r} is no argument of the format; expected one of the kinds of ptn_format.graph"
+            )
         tag = getattr(self._wire.ArgumentValue, kind.__name__)
         return self._table("Argument", ValueType=tag, Value=write(argument))
 
@@ -261,7 +261,7 @@ class _Encoder:
         return offset
 
     def _int_list_arg(self, argument: IntListArg) -> int:
-        values = self._scalars(argument.values, "<i8")
+        values = self._scalars([_int64(value) for value in argument.values], "<i8")
         return self._table("IntListArg", Values=values, Refs=self._optional_strings(argument.refs))
 
     def _optional_tensor_list_arg(self, argument: OptionalTensorListArg) -> int:
@@ -286,7 +286,9 @@ class _Encoder:
             "TensorMeta",
             Dtype=int(meta.dtype),
             Sizes=self._vector([self._once(dim, self._dim) for dim in meta.sizes]),
-            DimOrder=None if meta.dim_order is None else self._scalars(meta.dim_order, "<i4"),
+            DimOrder=None
+            if meta.dim_order is None
+            else self._scalars([_int32(axis) for axis in meta.dim_order], "<i4"),
             Quant=None if meta.quant is None else self._quant(meta.quant),
         )
 

@@ -134,7 +134,9 @@ class FlatBuffer:
         try:
             text = self.data[start:end].decode()
         except UnicodeDecodeError as error:
-            raise self.error(f"a string is not UTF-8: {error.reason} at byte {start + error.start}", start - 4) from error
+            raise self.error(
+                f"a string is not UTF-8: {error.reason} at byte {start + error.start}", start - 4
+            ) from error
         self._strings[start - 4] = text
         return text
 

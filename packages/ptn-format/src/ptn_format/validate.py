@@ -12,6 +12,7 @@ from ptn_format.codec import check_version
 from ptn_format.errors import FormatError, GraphError
 from ptn_format.graph import InputKind, Method, OpKind, OutputKind, Program, TensorMeta
 from ptn_format.limits import MAX_METHODS
+from ptn_format.signature import SIGNATURE_KEY, Signature, leaves
 
 if TYPE_CHECKING:
     from ptn_format.weights import ConstantInfo
@@ -91,6 +92,7 @@ def validate_method(method: Method, constants: Mapping[str, ConstantInfo] | None
         else:
             check_quantised(meta, shape, where, say, by_key)
     _check_output_specs(method, place, say)
+    _check_signature(method, place, say)
     return problems
 
 
@@ -122,10 +124,7 @@ def _collector(problems: list[Problem]) -> Say:
 def _check_bindings(method: Method, place: str, say: Say) -> None:
     """Each binding names a placeholder; no placeholder and no key is bound twice."""
     placeholders = {
-        output.name
-        for node in method.graph.nodes
-        if node.op_kind is OpKind.PLACEHOLDER
-        for output in node.outputs
+        output.name for node in method.graph.nodes if node.op_kind is OpKind.PLACEHOLDER for output in node.outputs
     } | {node.name for node in method.graph.nodes if node.op_kind is OpKind.PLACEHOLDER and not node.outputs}
     names = [ref.name for ref in method.constants] + [spec.name for spec in method.mutable_buffers]
     keys = [ref.data_key for ref in method.constants] + [spec.fqn for spec in method.mutable_buffers]
@@ -183,6 +182,30 @@ def _check_output_specs(method: Method, place: str, say: Say) -> None:
                 say(here, f"it updates '{target}', a {ref.kind.name}", "only buffers change")
             elif not ref.mutated:
                 say(here, f"it updates the buffer '{target}', which is not marked as mutated", "mark its binding")
+
+
+def _check_signature(method: Method, place: str, say: Say) -> None:
+    """The calling convention, where there is one, speaks of inputs and results that exist."""
+    output = method.graph.nodes[-1] if method.graph.nodes else None
+    text = output.metadata.get(SIGNATURE_KEY) if output is not None else None
+    if output is None or text is None:
+        return
+    here = f"{place}, node '{output.name}'"
+    try:
+        signature = Signature.from_json(text)
+    except FormatError as error:
+        say(here, error.reason, f"the metadata under '{SIGNATURE_KEY}' is what the exporter wrote, or is left out")
+        return
+    mutations = sum(spec.kind is not OutputKind.USER_OUTPUT for spec in method.output_specs)
+    used = [leaf.index for parameter in signature.parameters for leaf in leaves(parameter.tree)]
+    given = [leaf.index for leaf in leaves(signature.result)]
+    for what, indices, count in (
+        ("inputs", used, len(method.graph.inputs)),
+        ("results", given, len(output.inputs) - mutations),
+    ):
+        beyond = [index for index in indices if index >= count]
+        if beyond:
+            say(here, f"the signature names number {max(beyond)} of {count} {what}", "it counts from 0")
 
 
 @dataclass(frozen=True, slots=True)
