@@ -24,7 +24,6 @@ from ptn_format.graph import (
     TensorMeta,
 )
 from ptn_format.signature import Signature
-
 from ptn_runtime.engine import (
     SUPPORTED,
     Device,
@@ -94,9 +93,7 @@ class FakeMethod:
             if self.inputs[i].mutated
         )
         node = StaticNode("body", self.op, {}, (*outputs, *(new for _, new in news)), "user.py:7")
-        graph = StaticGraph(
-            self.name, tuple(inputs), (), (), (node,), outputs, tuple(values), input_updates=news
-        )
+        graph = StaticGraph(self.name, tuple(inputs), (), (), (node,), outputs, tuple(values), input_updates=news)
         graph.extra["function"] = self.function
         graph.extra["num_results"] = self.num_results
         return graph
@@ -251,7 +248,13 @@ class FakeBuild(EngineBuild):
 def fakes() -> SimpleNamespace:
     """The fakes by name, since test folders are no packages."""
     return SimpleNamespace(
-        CPU=CPU, Engine=FakeEngine, Method=FakeMethod, Package=FakePackage, Program=FakeProgram, dims=dims, tensor=tensor
+        CPU=CPU,
+        Engine=FakeEngine,
+        Method=FakeMethod,
+        Package=FakePackage,
+        Program=FakeProgram,
+        dims=dims,
+        tensor=tensor,
     )
 
 

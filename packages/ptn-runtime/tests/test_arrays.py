@@ -10,7 +10,6 @@ import pytest
 from ptn_format.dtypes import ScalarType
 from ptn_format.errors import SignatureError
 from ptn_format.signature import Constant, Container, Leaf, Parameter, Signature
-
 from ptn_runtime.arrays import Binder, convert_input
 from ptn_runtime.errors import InputError
 
@@ -240,7 +239,11 @@ BATCH = {"layers": [n(2), n(3)], "kind": "mode", "mask": n(1)}
         (
             (n(0),),
             {
-                "batch.mask": n(1), "batch.layers[0]": n(2), "batch.layers[1]": n(3), "pair.a": n(4), "pair.b": n(5),
+                "batch.mask": n(1),
+                "batch.layers[0]": n(2),
+                "batch.layers[1]": n(3),
+                "pair.a": n(4),
+                "pair.b": n(5),
             },
         ),
     ],
@@ -293,7 +296,11 @@ GOOD = {"batch": BATCH, "pair": (n(4), n(5))}
         ),
         ((n(0), BATCH, 1), {}, "argument 'flag' was fixed to True when the model was exported, got 1."),
         ((n(0), {**BATCH, "kind": "x"}), {}, "argument 'batch.kind' was fixed to 'mode'"),
-        ((n(0),), {**GOOD, "opt": n(1)}, "argument 'opt' was fixed to None when the model was exported, got a ndarray."),
+        (
+            (n(0),),
+            {**GOOD, "opt": n(1)},
+            "argument 'opt' was fixed to None when the model was exported, got a ndarray.",
+        ),
         ((n(0),), {**GOOD, "batch.mask": n(7)}, "method 'forward' got 'batch.mask' twice."),
         (
             (n(0), {**BATCH, "layers": [n(1), np.zeros(1, np.float32)]}),

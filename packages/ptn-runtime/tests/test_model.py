@@ -6,11 +6,10 @@ import time
 from typing import Any
 
 import numpy as np
+import ptn_runtime
 import pytest
 from ptn_format.dtypes import ScalarType
 from ptn_format.signature import Constant, Container, Leaf, Parameter, Signature
-
-import ptn_runtime
 from ptn_runtime.errors import (
     ClosedError,
     EngineError,
@@ -148,7 +147,9 @@ def test_flat_results(load_fake: Any, fakes: Any) -> None:
     assert isinstance(several, tuple)
     np.testing.assert_array_equal(several, [[0, 0], [1, 1]])
     swapped = Signature((Parameter("x", Leaf(0)),), Container("tuple", (Leaf(1), Leaf(0))))
-    several = load_fake(fakes.Method("forward", (x,), lambda i, _: [i[0], i[0] + 1], 2, swapped))(np.zeros(2, np.float32))
+    several = load_fake(fakes.Method("forward", (x,), lambda i, _: [i[0], i[0] + 1], 2, swapped))(
+        np.zeros(2, np.float32)
+    )
     np.testing.assert_array_equal(several, [[1, 1], [0, 0]])
     empty = Signature((Parameter("x", Leaf(0)),), Container("tuple", ()))
     assert load_fake(fakes.Method("forward", (x,), lambda i, _: [], 0, empty))(np.zeros(2, np.float32)) == ()

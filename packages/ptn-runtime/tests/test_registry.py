@@ -6,7 +6,6 @@ import textwrap
 from pathlib import Path
 
 import pytest
-
 from ptn_runtime import registry as registry_module
 from ptn_runtime._version import __version__
 from ptn_runtime.errors import EngineLoadError, EngineNotFoundError, EngineVersionError
@@ -41,8 +40,15 @@ class Site:
         return info
 
     def engine(
-        self, name: str, version: str = "0.4.0", *, api: str = "(1, 0)", hint: str = "", priority: int = 0,
-        code: str | None = None, distribution: str | None = None,
+        self,
+        name: str,
+        version: str = "0.4.0",
+        *,
+        api: str = "(1, 0)",
+        hint: str = "",
+        priority: int = 0,
+        code: str | None = None,
+        distribution: str | None = None,
     ) -> None:
         module = f"fake_plugin_{self.folder.name}_{name}_{(distribution or '').replace('-', '_')}"
         text = GOOD if code is None else code

@@ -8,15 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 from ptn_format.dtypes import ScalarType
-
 from ptn_runtime.engine import Device, EngineSpec
 from ptn_runtime.errors import (
     DeviceError,
     EngineError,
     EngineLoadError,
     NoEngineError,
+    Refusal,
     UnsupportedMethodError,
-    UnsupportedNode,
 )
 from ptn_runtime.registry import EngineRow
 from ptn_runtime.select import Candidate, choose, match_device, rank
@@ -41,7 +40,13 @@ def test_rank_is_by_priority_then_kind_then_the_engines_order() -> None:
         Candidate("c", GPU0, 0, 0),
     ]
     expected = [
-        ("z", "cpu"), ("b", "cuda:0"), ("b", "cuda:1"), ("b", "npu"), ("b", "metal"), ("a", "cpu"), ("b", "cpu"),
+        ("z", "cpu"),
+        ("b", "cuda:0"),
+        ("b", "cuda:1"),
+        ("b", "npu"),
+        ("b", "metal"),
+        ("a", "cpu"),
+        ("b", "cpu"),
         ("c", "cuda:0"),
     ]
     assert [(c.engine, c.device.id) for c in rank(candidates)] == expected
@@ -51,18 +56,16 @@ def test_rank_is_by_priority_then_kind_then_the_engines_order() -> None:
 def test_choose_asks_in_order_and_stops() -> None:
     asked = []
 
-    def refused(candidate: Candidate) -> list[UnsupportedNode]:
+    def attempt(candidate: Candidate) -> Refusal | None:
         asked.append(candidate.engine)
-        return [] if candidate.engine == "b" else [UnsupportedNode("node 'n' (op)", "too big.")]
+        return None if candidate.engine == "b" else Refusal(candidate.engine, candidate.device.id, "too slow.")
 
-    choice = choose([Candidate("c", CPU, 1), Candidate("b", CPU, 2), Candidate("a", CPU, 3)], refused)
+    choice = choose([Candidate("c", CPU, 1), Candidate("b", CPU, 2), Candidate("a", CPU, 3)], attempt)
     assert choice.chosen is not None
     assert choice.chosen.engine == "b"
     assert asked == ["a", "b"]
-    assert [str(item) for item in choice.refused] == [
-        "engine 'a' on cpu: 1 node is not supported: node 'n' (op): too big."
-    ]
-    assert choose([], refused).chosen is None
+    assert [str(item) for item in choice.refused] == ["engine 'a' on cpu: too slow."]
+    assert choose([], attempt).chosen is None
 
 
 @pytest.mark.parametrize(("wanted", "found"), [(None, GPU1), ("cpu", CPU), ("cuda:0", GPU0), ("cuda", GPU1)])
@@ -126,7 +129,6 @@ def test_best_engine_that_takes_all_methods(program: Any, fakes: Any) -> None:
         "1 node is not supported: node 'body' (aten.topk.default) from user.py:7: k is too large."
     )
     assert refusal.nodes[0].method == "decode"
-    assert refusal.nodes[0].engines == ("slow", "good")
     picked.lease.release()
 
 
@@ -171,6 +173,28 @@ def test_a_device_that_fails_gives_way_to_the_next(program: Any, fakes: Any) -> 
     picked.lease.release()
 
 
+def test_an_engine_that_fails_when_asked_hurts_only_itself(program: Any, fakes: Any) -> None:
+    def fail(*_: Any) -> Any:
+        raise ZeroDivisionError("oops")
+
+    one, two = fakes.Engine("one"), fakes.Engine("two")
+    one.supports = fail
+    two.devices = fail
+    registry: Any = FakeRegistry(one=(one, 5), two=(two, 4), good=(fakes.Engine("good"), 1))
+    picked = Survey(program, registry).pick(None, None, {})
+    assert picked.engine.name == "good"
+    assert [str(item) for item in picked.refused] == [
+        "engine 'one' on cpu: engine 'one' failed when it was asked about node 'body' (aten.add.Tensor) from user.py:7: "
+        "ZeroDivisionError: oops. This is a fault of the engine.",
+        "engine 'two': engine 'two' failed when it was asked for its devices: ZeroDivisionError: oops. "
+        "This is a fault of the engine.",
+    ]
+    picked.lease.release()
+    with pytest.raises(EngineError, match="fault of the engine"):
+        Survey(program, registry).pick("one", None, {})
+    assert [answer.engine for answer in Survey(program, registry).answers() if answer.refusal is None] == ["good"]
+
+
 def test_no_engine(program: Any, fakes: Any) -> None:
     refuse = {"aten.add.Tensor": "no adding.", "aten.topk.default": "no sorting."}
     registry: Any = FakeRegistry(one=fakes.Engine("one", refuse=refuse), two=EngineLoadError("no library"))
@@ -199,7 +223,9 @@ def test_device_alone_picks_an_engine_that_has_it(program: Any, fakes: Any) -> N
 
 def test_a_named_engine_that_refuses(program: Any, fakes: Any) -> None:
     refuse = {"aten.add.Tensor": "no adding.", "aten.topk.default": "no sorting."}
-    registry: Any = FakeRegistry(one=fakes.Engine("one", refuse=refuse), two=fakes.Engine("two", refuse={"aten.add.Tensor": "x"}))
+    registry: Any = FakeRegistry(
+        one=fakes.Engine("one", refuse=refuse), two=fakes.Engine("two", refuse={"aten.add.Tensor": "x"})
+    )
     with pytest.raises(UnsupportedMethodError) as caught:
         Survey(program, registry).pick("one", None, {})
     assert str(caught.value) == (

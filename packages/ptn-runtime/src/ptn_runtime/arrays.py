@@ -19,7 +19,7 @@ from ptn_runtime.errors import ExecutionError, InputError
 from ptn_runtime.lowering.program import InputSpec
 from ptn_runtime.lowering.static import StaticGraph, Value
 
-__all__ = ["Binder", "Bound", "Results", "describe_input", "to_array"]
+__all__ = ["Binder", "Bound", "Results", "describe_input", "flatten_result", "to_array"]
 
 Array = npt.NDArray[Any]
 Bound = tuple[list[Array], list[tuple[int, Array]]]
@@ -51,12 +51,11 @@ def to_array(value: Any, subject: str, dtype: ScalarType, takes: str, scalar: bo
     array = _read(value, subject, takes)
     wanted = dtype.numpy
     if array.dtype != wanted:
-        if array.dtype.newbyteorder("=") == wanted:
-            array = array.astype(wanted)
-        elif array.dtype.kind in "iu" and wanted.kind in "iu" and np.can_cast(array.dtype, wanted, "safe"):
-            array = array.astype(wanted)
-        else:
+        swapped = array.dtype.newbyteorder("=") == wanted
+        integers = array.dtype.kind in "iu" and wanted.kind in "iu"
+        if not swapped and not (integers and np.can_cast(array.dtype, wanted, "safe")):
             raise InputError(_dtype_text(array.dtype, subject, dtype, takes))
+        array = array.astype(wanted)
     if not (array.flags.c_contiguous and array.flags.aligned):
         array = np.array(array, order="C", copy=True)
     return array
@@ -337,7 +336,9 @@ class Results:
             if self._flat_tuple:
                 return tuple(outputs)
             return build(self._tree, outputs.__getitem__)
-        return build(self._tree, lambda index: outputs[plan[index][0]] if plan[index][0] is not None else plan[index][1])
+        return build(
+            self._tree, lambda index: outputs[plan[index][0]] if plan[index][0] is not None else plan[index][1]
+        )
 
     def _plan(self, graph: StaticGraph) -> Any:
         """For each result its place among the outputs, or the scalar that it is for these shapes."""
@@ -360,3 +361,18 @@ class Results:
 
 
 _ALL_TENSORS = object()
+
+
+def flatten_result(tree: Tree, value: Any, name: str = "output") -> list[tuple[str, Any]]:
+    """The leaves of a result with the names that `describe` gives them: the inverse of putting it together."""
+    if isinstance(tree, Leaf):
+        return [(name, value)]
+    if isinstance(tree, Constant):
+        return []
+    found = []
+    for i, item in enumerate(tree.items):
+        key = tree.keys[i] if tree.keys else i
+        child = value[key] if tree.kind in ("dict", "object") else value[i]
+        dotted = isinstance(key, str) and key.isidentifier()
+        found += flatten_result(item, child, f"{name}.{key}" if dotted else f"{name}[{key!r}]")
+    return found

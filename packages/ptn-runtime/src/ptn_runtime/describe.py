@@ -78,9 +78,7 @@ class MethodInfo:
 def describe_method(method: Method, lowered: LoweredMethod) -> MethodInfo:
     """The description of a method of a package."""
     signature = lowered.signature
-    inputs = tuple(
-        TensorInfo(spec.name, spec.dtype.numpy, spec.dims, spec.mutated) for spec in lowered.inputs
-    )
+    inputs = tuple(TensorInfo(spec.name, spec.dtype.numpy, spec.dims, spec.mutated) for spec in lowered.inputs)
     return MethodInfo(
         method.name, inputs, _outputs(method, signature), _call(method.name, signature), _fixed(signature), signature
     )

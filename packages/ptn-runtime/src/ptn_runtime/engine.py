@@ -27,6 +27,7 @@ from ptn_format.dtypes import ScalarType
 
 from ptn_runtime.errors import (
     ClosedError,
+    EngineError,
     ExecutionError,
     InputError,
     UnsupportedMethodError,
@@ -56,6 +57,7 @@ __all__ = [
     "StaticNode",
     "Support",
     "Value",
+    "ask",
     "check_support",
     "initial_graph",
     "refused_nodes",
@@ -484,10 +486,25 @@ def initial_graph(method: LoweredMethod) -> StaticGraph:
         raise
 
 
+def ask(engine: Engine, node: StaticNode, device: Device) -> Support:
+    """The engine's answer for one node.
+
+    Raises:
+        EngineError: `supports` itself failed, which is a fault of the engine.
+    """
+    try:
+        return engine.supports(node, device)
+    except Exception as error:  # the plugin's own code
+        raise EngineError(
+            f"engine '{engine.name}' failed when it was asked about {node.describe()}: "
+            f"{type(error).__name__}: {error}. This is a fault of the engine."
+        ) from error
+
+
 def refused_nodes(engine: Engine, device: Device, graph: StaticGraph) -> Iterator[tuple[StaticNode, Support]]:
     """Every node of `graph` and of its nested graphs that `engine` refuses on `device`, with its answer."""
     for node in graph.nodes:
-        support = engine.supports(node, device)
+        support = ask(engine, node, device)
         if not support.ok:
             yield node, support
         for subgraph in node.subgraphs():

@@ -11,7 +11,7 @@ from typing import Any
 from ptn_runtime.engine import Device, Engine, EngineHost
 from ptn_runtime.errors import EngineError
 
-__all__ = ["HostLease", "acquire_host"]
+__all__ = ["HostLease", "acquire_host", "check_options"]
 
 
 @dataclass(slots=True)

@@ -6,6 +6,7 @@ taken twice) is that row's problem, and an error only for those who ask for this
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import importlib
 import importlib.metadata
@@ -13,6 +14,7 @@ import os
 import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from ptn_runtime._version import __version__
 from ptn_runtime.engine import API_VERSION, Engine, EngineSpec
@@ -167,10 +169,9 @@ def _scan(path: list[str] | None) -> tuple[EngineRow, ...]:
 def _identity(distribution: importlib.metadata.Distribution) -> tuple[str, str]:
     """Name and version, from the folder's name where the metadata file is damaged."""
     name = version = None
-    try:
+    # A damaged dist-info raises nearly anything; it must not hide the other engines.
+    with contextlib.suppress(Exception):
         name, version = distribution.metadata["Name"], distribution.version
-    except Exception:  # a damaged dist-info raises nearly anything; it must not hide the other engines
-        pass
     if not name:
         folder = str(getattr(distribution, "_path", "?")).replace("\\", "/").rsplit("/", 1)[-1]
         name = folder.split("-")[0] or "?"
@@ -191,9 +192,13 @@ def _entry_points(text: str, distribution: str, version: str) -> list[EngineRow]
             target = target.split("[")[0].strip()
             module, _, attribute = target.partition(":")
             good = equals and name and all(p.isidentifier() for p in [*module.split("."), *attribute.split(".")])
-            problem = None if good else (
-                f"{distribution} {version} announces an engine with a damaged entry point: {line!r} is not "
-                f"'name = module:attribute'. Reinstall {distribution}."
+            problem = (
+                None
+                if good
+                else (
+                    f"{distribution} {version} announces an engine with a damaged entry point: {line!r} is not "
+                    f"'name = module:attribute'. Reinstall {distribution}."
+                )
             )
             rows.append(EngineRow(name or "?", distribution, version, target, problem))
     return rows
@@ -246,7 +251,7 @@ def _check_version(row: EngineRow, spec: EngineSpec) -> None:
 
 
 def _make_engine(row: EngineRow, spec: EngineSpec) -> Engine:
-    factory = _import(row, spec.factory, spec.install_hint)
+    factory: Any = _import(row, spec.factory, spec.install_hint)
     try:
         engine = factory()
     except EngineError:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ptn_runtime.engine import Device
 from ptn_runtime.errors import DeviceError, Refusal, UnsupportedNode
 
-__all__ = ["Candidate", "Choice", "choose", "match_device", "rank"]
+__all__ = ["Candidate", "Choice", "choose", "match_device", "rank", "summarize"]
 
 _KIND_ORDER = ("gpu", "accelerator", "igpu", "cpu")
 
@@ -54,21 +54,19 @@ def rank(candidates: Iterable[Candidate]) -> tuple[Candidate, ...]:
     return tuple(sorted(candidates, key=order))
 
 
-def choose(
-    candidates: Iterable[Candidate], refused_nodes: Callable[[Candidate], Sequence[UnsupportedNode]]
-) -> Choice:
-    """Asks candidates in rank order and takes the first that refuses nothing; later ones are not asked.
+def choose(candidates: Iterable[Candidate], attempt: Callable[[Candidate], Refusal | None]) -> Choice:
+    """Tries candidates in rank order and takes the first that does not refuse; later ones are not tried.
 
     Args:
         candidates: engines and devices to choose from.
-        refused_nodes: the nodes of the program that a candidate refuses.
+        attempt: why a candidate does not run the program, or None where it does.
     """
-    refused = []
+    refused: list[Refusal] = []
     for candidate in rank(candidates):
-        nodes = tuple(refused_nodes(candidate))
-        if not nodes:
+        refusal = attempt(candidate)
+        if refusal is None:
             return Choice(candidate, tuple(refused))
-        refused.append(Refusal(candidate.engine, candidate.device.id, summarize(nodes), nodes))
+        refused.append(refusal)
     return Choice(None, tuple(refused))
 
 

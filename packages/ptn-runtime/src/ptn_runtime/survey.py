@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from ptn_runtime.engine import Device, Engine, initial_graph, refused_nodes
+from ptn_runtime.engine import Device, Engine, ask, initial_graph, refused_nodes
 from ptn_runtime.errors import (
     DeviceError,
     EngineError,
@@ -16,11 +17,12 @@ from ptn_runtime.errors import (
     UnsupportedMethodError,
     UnsupportedNode,
 )
-from ptn_runtime.hosts import HostLease, acquire_host
-from ptn_runtime.select import Candidate, choose, match_device
+from ptn_runtime.hosts import HostLease, acquire_host, check_options
+from ptn_runtime.select import Candidate, choose, match_device, summarize
 
 if TYPE_CHECKING:
     from ptn_runtime.lowering.program import LoweredProgram
+    from ptn_runtime.lowering.static import StaticNode
     from ptn_runtime.registry import Registry
 
 __all__ = ["Answer", "Picked", "Survey"]
@@ -59,7 +61,7 @@ class Survey:
     def __init__(self, program: LoweredProgram, registry: Registry) -> None:
         self._program = program
         self._registry = registry
-        self._refused: dict[tuple[int, str], tuple[UnsupportedNode, ...]] = {}
+        self._refused: dict[tuple[int, str], list[tuple[StaticNode, UnsupportedNode]]] = {}
 
     def pick(self, engine: str | Engine | None, device: str | None, options: Mapping[str, Any]) -> Picked:
         """The engine and device to run the program on.
@@ -68,7 +70,9 @@ class Survey:
             EngineError: see `ptn_runtime.load`.
         """
         if engine is not None:
-            return self._pick_named(self._registry.engine(engine) if isinstance(engine, str) else engine, device, options)
+            return self._pick_named(
+                self._registry.engine(engine) if isinstance(engine, str) else engine, device, options
+            )
         refused: list[Refusal] = []
         matched = False
         for engines in self._by_priority(refused):
@@ -77,21 +81,9 @@ class Survey:
                 devices = self._matching(found, device, refused)
                 matched = matched or bool(devices)
                 candidates += [Candidate(found.name, item, priority, place) for place, item in enumerate(devices)]
-            named = {found.name: found for found, _ in engines}
-            while candidates:
-                choice = choose(candidates, lambda c, named=named: self.refused(named[c.engine], c.device))  # type: ignore[misc]
-                refused += choice.refused
-                if choice.chosen is None:
-                    break
-                chosen = choice.chosen
-                try:
-                    lease = acquire_host(named[chosen.engine], chosen.device, options)
-                except EngineError as error:
-                    refused.append(Refusal(chosen.engine, chosen.device.id, str(error)))
-                    asked = {(item.engine, item.device) for item in refused}
-                    candidates = [c for c in candidates if (c.engine, c.device.id) not in asked]
-                    continue
-                return Picked(named[chosen.engine], chosen.device, lease, tuple(refused))
+            picked = self._choose({found.name: found for found, _ in engines}, candidates, options, refused)
+            if picked is not None:
+                return picked
         if device is not None and not matched:
             raise DeviceError(self._no_device_text(device))
         lines = "".join(f"\n  {item}" for item in refused)
@@ -99,22 +91,65 @@ class Survey:
             lines = " No engine is installed; the reference engine comes with ptn-runtime: reinstall it."
         raise NoEngineError(f"no installed engine can run this program.{lines}", refused)
 
+    def _choose(
+        self,
+        engines: Mapping[str, Engine],
+        candidates: list[Candidate],
+        options: Mapping[str, Any],
+        refused: list[Refusal],
+    ) -> Picked | None:
+        """The first candidate that runs the program and whose device comes up; refusals are added to `refused`."""
+        leases: list[HostLease] = []
+
+        def attempt(candidate: Candidate) -> Refusal | None:
+            try:
+                nodes = self.refused(engines[candidate.engine], candidate.device)
+                if nodes:
+                    return Refusal(candidate.engine, candidate.device.id, summarize(nodes), nodes)
+                leases.append(acquire_host(engines[candidate.engine], candidate.device, options))
+            except EngineError as error:
+                return Refusal(candidate.engine, candidate.device.id, str(error))
+            return None
+
+        choice = choose(candidates, attempt)
+        refused += choice.refused
+        if choice.chosen is None:
+            return None
+        return Picked(engines[choice.chosen.engine], choice.chosen.device, leases[0], tuple(refused))
+
     def refused(self, engine: Engine, device: Device) -> tuple[UnsupportedNode, ...]:
-        """Every node of every method that `engine` refuses on `device`, with the engines that can run it."""
+        """Every node of every method that `engine` refuses on `device`; `engines` is not filled in.
+
+        Raises:
+            EngineError: the engine fails when it is asked.
+            LoweringError: a method cannot be lowered.
+        """
         key = (id(engine), device.id)
         if key not in self._refused:
-            found = []
-            for name in self._program.methods:
-                graph = initial_graph(self._program.method(name))
-                for node, support in refused_nodes(engine, device, graph):
-                    found.append(
-                        (node, UnsupportedNode(node.describe(), support.reason, op=node.op, method=name))
-                    )
-            able = self._engines_for([node for node, _ in found], engine)
-            self._refused[key] = tuple(
-                replace(item, engines=names) for (_, item), names in zip(found, able, strict=True)
-            )
-        return self._refused[key]
+            self._refused[key] = [
+                (node, UnsupportedNode(node.describe(), support.reason, op=node.op, method=name))
+                for name in self._program.methods
+                for node, support in refused_nodes(engine, device, initial_graph(self._program.method(name)))
+            ]
+        return tuple(item for _, item in self._refused[key])
+
+    def refused_with_engines(self, engine: Engine, device: Device) -> tuple[UnsupportedNode, ...]:
+        """The same with the names of the engines that can run each node; loads every installed engine."""
+        if not self.refused(engine, device):
+            return ()
+        found = self._refused[id(engine), device.id]
+        others: list[tuple[Engine, tuple[Device, ...]]] = []
+        for name in self._registry.names():
+            try:
+                other = self._registry.engine(name)
+                if other is not engine and other.name != engine.name:
+                    others.append((other, _devices(other)))
+            except EngineError:
+                continue  # its reason is shown where engines are listed
+        return tuple(
+            replace(item, engines=tuple(other.name for other, devices in others if _runs(other, node, devices)))
+            for node, item in found
+        )
 
     def answers(self, engine: str | None = None, device: str | None = None) -> Iterator[Answer]:
         """What every installed engine (or only `engine`) says, on every device (or only `device`); best first."""
@@ -129,31 +164,33 @@ class Survey:
             yield Answer(refusal.engine, None, refusal)
 
     def _answer(self, engine: Engine, device: Device) -> Answer:
-        nodes = self.refused(engine, device)
-        if nodes:
-            from ptn_runtime.select import summarize
-
-            return Answer(engine.name, device, Refusal(engine.name, device.id, summarize(nodes), nodes))
-        notes: dict[str, int] = {}
-        for name in self._program.methods:
-            for node in initial_graph(self._program.method(name)).nodes:
-                note = engine.supports(node, device).note
-                if note:
-                    notes[f"{node.op}: {note}"] = notes.get(f"{node.op}: {note}", 0) + 1
+        try:
+            nodes = self.refused_with_engines(engine, device)
+            if nodes:
+                return Answer(engine.name, device, Refusal(engine.name, device.id, summarize(nodes), nodes))
+            notes: dict[str, int] = {}
+            for name in self._program.methods:
+                for node in initial_graph(self._program.method(name)).nodes:
+                    note = ask(engine, node, device).note
+                    if note:
+                        notes[f"{node.op}: {note}"] = notes.get(f"{node.op}: {note}", 0) + 1
+        except EngineError as error:
+            return Answer(engine.name, device, Refusal(engine.name, device.id, str(error)))
         return Answer(engine.name, device, None, notes)
 
     def _pick_named(self, engine: Engine, device: str | None, options: Mapping[str, Any]) -> Picked:
-        devices = engine.devices()
+        check_options(engine, options)
+        devices = _devices(engine)
         wanted = match_device(engine.name, devices, device, engine.unavailable() if not devices else None)
-        asked = [wanted] if device is not None else list(devices)
-        candidates = [Candidate(engine.name, item, 0, place) for place, item in enumerate(asked)]
-        choice = choose(candidates, lambda candidate: self.refused(engine, candidate.device))
-        if choice.chosen is None:
-            nodes = choice.refused[0].nodes
-            methods = ",".join(dict.fromkeys(node.method for node in nodes))
-            raise UnsupportedMethodError(engine.name, methods, nodes)
-        lease = acquire_host(engine, choice.chosen.device, options)
-        return Picked(engine, choice.chosen.device, lease, choice.refused)
+        refused: list[Refusal] = []
+        for item in [wanted] if device is not None else devices:
+            nodes = self.refused(engine, item)
+            if not nodes:
+                lease = acquire_host(engine, item, options)
+                return Picked(engine, item, lease, tuple(refused))
+            refused.append(Refusal(engine.name, item.id, summarize(nodes), nodes))
+        nodes = self.refused_with_engines(engine, wanted)
+        raise UnsupportedMethodError(engine.name, ",".join(dict.fromkeys(node.method for node in nodes)), nodes)
 
     def _by_priority(self, broken: list[Refusal]) -> Iterator[list[tuple[Engine, int]]]:
         """Installed engines in groups of equal priority, highest first; a group is loaded only when it is reached."""
@@ -177,36 +214,37 @@ class Survey:
             yield engines
 
     def _matching(self, engine: Engine, device: str | None, refused: list[Refusal]) -> list[Device]:
-        devices = engine.devices()
-        if device is None and devices:
-            return list(devices)
         try:
+            devices = _devices(engine)
+            if device is None and devices:
+                return list(devices)
             return [match_device(engine.name, devices, device, engine.unavailable() if not devices else None)]
-        except DeviceError as error:
+        except EngineError as error:
             refused.append(Refusal(engine.name, None, str(error)))
             return []
-
-    def _engines_for(self, nodes: list[Any], refusing: Engine) -> list[tuple[str, ...]]:
-        """For each node the names of the other installed engines that run it on some device."""
-        others: list[tuple[Engine, tuple[Device, ...]]] = []
-        if nodes:
-            for name in self._registry.names():
-                try:
-                    engine = self._registry.engine(name)
-                except EngineError:
-                    continue  # its reason is shown where engines are listed
-                if engine is not refusing and engine.name != refusing.name:
-                    others.append((engine, engine.devices()))
-        return [
-            tuple(
-                engine.name for engine, devices in others if any(engine.supports(node, item).ok for item in devices)
-            )
-            for node in nodes
-        ]
 
     def _no_device_text(self, device: str) -> str:
         found: list[str] = []
         for group in self._by_priority([]):
             for engine, _ in group:
-                found += [f"{item.id} ({engine.name})" for item in engine.devices()]
+                with contextlib.suppress(EngineError):  # only a list for a message
+                    found += [f"{item.id} ({engine.name})" for item in _devices(engine)]
         return f"no installed engine has a device '{device}'. Devices: {', '.join(found) or 'none'}."
+
+
+def _devices(engine: Engine) -> tuple[Device, ...]:
+    try:
+        return tuple(engine.devices())
+    except EngineError:
+        raise
+    except Exception as error:  # the plugin's own code
+        raise EngineError(
+            f"engine '{engine.name}' failed when it was asked for its devices: {type(error).__name__}: {error}. "
+            "This is a fault of the engine."
+        ) from error
+
+
+def _runs(engine: Engine, node: StaticNode, devices: tuple[Device, ...]) -> bool:
+    with contextlib.suppress(EngineError):  # an engine that fails does not run it
+        return any(ask(engine, node, device).ok for device in devices)
+    return False
