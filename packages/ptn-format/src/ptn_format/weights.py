@@ -7,7 +7,6 @@ as a 64-bit little-endian number, the header as JSON, then the tensors' bytes wi
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
@@ -32,9 +31,12 @@ METADATA_KEY = "__metadata__"
 """The one key of a safetensors header that is not a tensor's; no constant may have it."""
 
 _SIZE_BYTES = 8
-_JSON_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
-_NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{},"))
-_FROM_BRACKETS = bytes.maketrans(b"[]{},", b"\x01\xff\x01\xff\0")
+_SCAN_CHUNK = 1 << 18
+_QUOTE, _BACKSLASH, _COMMA = 0x22, 0x5C, 2
+_STEPS = np.zeros(256, np.int8)  # what a character outside strings does to the depth, with a mark for commas
+_STEPS[list(b"[{")], _STEPS[list(b"]}")], _STEPS[ord(",")] = 1, -1, _COMMA
+
+Array = np.ndarray[Any, np.dtype[Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +129,7 @@ def read_aliases(view: memoryview, owners: Mapping[str, ConstantInfo]) -> dict[s
     return document
 
 
-def constant_array(view: memoryview, info: ConstantInfo) -> np.ndarray[Any, np.dtype[Any]]:
+def constant_array(view: memoryview, info: ConstantInfo) -> Array:
     """Returns a constant as a read-only array: a view of the file where its address suits the dtype, else a copy.
 
     Args:
@@ -178,15 +180,48 @@ def _parse_json(text: bytes) -> dict[str, Any]:
 
 def _check_json_size(text: bytes) -> None:
     """Bounds depth and number of values before the text is parsed, so that no text can exhaust stack or memory."""
-    # One match per string, also where the last one is not closed: linear in the size of the text.
-    brackets = _JSON_STRING.sub(b"", text).translate(_FROM_BRACKETS, _NOT_BRACKETS)
-    steps = np.frombuffer(brackets, np.int8)
-    values = 1 + int(np.count_nonzero(steps == 1)) + int(np.count_nonzero(steps == 0))
-    if values > MAX_JSON_VALUES:
-        raise LimitError(f"the JSON text has more than {MAX_JSON_VALUES} values")
-    depth = int(np.cumsum(steps, dtype=np.int64).max(initial=0))
-    if depth > MAX_JSON_DEPTH:
-        raise LimitError(f"the JSON text nests {depth} deep; at most {MAX_JSON_DEPTH} is read")
+    depth, values, in_string, escaped = 0, 1, False, False
+    for start in range(0, len(text), _SCAN_CHUNK):
+        codes = np.frombuffer(text, np.uint8, min(_SCAN_CHUNK, len(text) - start), start)
+        in_string_after, escaped_after, outside = _outside_strings(codes, in_string, escaped)
+        in_string, escaped = in_string_after, escaped_after
+        steps = _STEPS[codes[outside]]
+        values += int(np.count_nonzero((steps == 1) | (steps == _COMMA)))
+        steps[steps == _COMMA] = 0
+        depths = depth + np.cumsum(steps, dtype=np.int64)
+        if depths.max(initial=0) > MAX_JSON_DEPTH:
+            raise LimitError(f"the JSON text nests more than {MAX_JSON_DEPTH} deep")
+        if values > MAX_JSON_VALUES:
+            raise LimitError(f"the JSON text has more than {MAX_JSON_VALUES} values")
+        depth = int(depths[-1]) if len(depths) else depth
+
+
+def _outside_strings(codes: Array, in_string: bool, escaped: bool) -> tuple[bool, bool, Array]:
+    """Finds the characters outside string literals.
+
+    Args:
+        codes: a piece of the text, uint8, not empty.
+        in_string: whether the piece starts inside a string.
+        escaped: whether its first character is escaped by the one before it.
+
+    Returns:
+        The same two facts for the piece that follows, and a mask of the characters.
+    """
+    quotes = codes == _QUOTE
+    backslashes = codes == _BACKSLASH
+    escaped_after = False
+    if escaped or backslashes.any():
+        # A character is escaped where an odd number of backslashes ends just before it; an escape from before the
+        # piece counts as one more at its start.
+        index = np.arange(len(codes))
+        last_other = np.maximum.accumulate(np.where(backslashes, -1, index))
+        run = index - np.where(last_other < 0, -1 - int(escaped), last_other)
+        odd = run % 2 == 1
+        escaped_after = bool(odd[-1])
+        quotes[1:] &= ~odd[:-1]
+        quotes[0] &= not escaped
+    inside = (np.cumsum(quotes) + int(in_string)) % 2 == 1
+    return bool(inside[-1]), escaped_after, ~(inside | quotes)
 
 
 def _unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
