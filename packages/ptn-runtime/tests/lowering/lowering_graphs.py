@@ -38,7 +38,8 @@ from ptn_format.graph import (
     TensorMeta,
 )
 from ptn_runtime.lowering.program import LoweredMethod, LoweredProgram
-from ptn_runtime.lowering.static import StaticGraph
+from ptn_runtime.lowering.static import StaticGraph, Value
+from ptn_runtime.reference import evaluate
 
 
 @dataclass(frozen=True)
@@ -133,35 +134,35 @@ class GraphBuilder:
     def _placeholder(self, name: str, metadata=None) -> None:
         self.nodes.append(Node(name, OpKind.PLACEHOLDER, outputs=(Output(name),), metadata=metadata or {}))
 
-    def call(self, target: str, *args: Any, out: str | None = None, meta=None, mutated=(), source=None, **named) -> T:
+    def call(self, target: str, /, *args: Any, result: str | None = None, meta=None, mutated=(), source=None, **named) -> T:
         """A node with one tensor result."""
-        name = out or self.fresh(target)
+        name = result or self.fresh(target)
         if meta is not None:
             self.values[name] = meta
         self._node(name, target, args, named, (Output(name),), mutated, source)
         return T(name)
 
-    def list_call(self, target: str, *args: Any, count: int, **named) -> list[T]:
+    def list_call(self, target: str, /, *args: Any, count: int, **named) -> list[T]:
         """A node with one result that is a list of `count` tensors."""
         name = self.fresh(target)
         names = tuple(f"{name}_{i}" for i in range(count))
         self._node(name, target, args, named, (Output("", OutputValueKind.TENSOR_LIST, names=names),), (), None)
         return [T(item) for item in names]
 
-    def multi_call(self, target: str, *args: Any, count: int, **named) -> list[T]:
+    def multi_call(self, target: str, /, *args: Any, count: int, **named) -> list[T]:
         """A node with `count` tensor results."""
         name = self.fresh(target)
         names = tuple(f"{name}_{i}" for i in range(count))
         self._node(name, target, args, named, tuple(Output(item) for item in names), (), None)
         return [T(item) for item in names]
 
-    def scalar(self, target: str, *args: Any, kind=OutputValueKind.INT, **named) -> S:
+    def scalar(self, target: str, /, *args: Any, kind=OutputValueKind.INT, **named) -> S:
         """A node with a scalar result."""
         name = self.fresh(target)
         self._node(name, target, args, named, (Output(name, kind),), (), None)
         return S(name, kind)
 
-    def effect(self, target: str, *args: Any, source=None, **named) -> None:
+    def effect(self, target: str, /, *args: Any, source=None, **named) -> None:
         """A node without results."""
         self._node(self.fresh(target), target, args, named, (), (), source)
 
@@ -259,3 +260,37 @@ def specialize(method: Method, *shapes: Sequence[int], constants=None) -> Static
 def ops(graph: StaticGraph) -> list[str]:
     """The operators of a graph in order, `aten.` dropped."""
     return [node.op.removeprefix("aten.") for node in graph.nodes]
+
+
+def run(graph: StaticGraph, *inputs: np.ndarray, states: dict[str, np.ndarray] | None = None, constants=None):
+    """Runs a static graph node by node.
+
+    Returns:
+        The results; `states` and `inputs` get their new contents, as a program that mutates them would leave them.
+    """
+    values: dict[int, Any] = {value.id: np.copy(array) for value, array in zip(graph.inputs, inputs, strict=True)}
+    for value in graph.constants:
+        values[value.id] = value.data if value.key is None else constants[value.key]
+    for value in graph.states:
+        values[value.id] = np.copy(states[value.key])
+    for node in graph.nodes:
+        args = {name: _resolved(arg, values) for name, arg in node.args.items()}
+        results = evaluate(node.op, args, node.outputs)
+        for value, array in zip(node.outputs, results, strict=True):
+            assert array.dtype == value.dtype.numpy, node.describe()
+            assert array.shape == value.shape, node.describe()
+            values[value.id] = array
+    results = tuple(values[item.id] if isinstance(item, Value) else item for item in graph.results)
+    for update in graph.state_updates:
+        states[update.old.key] = np.copy(values[update.new.id])
+    for old, new in graph.input_updates:
+        np.copyto(inputs[graph.inputs.index(old)], values[new.id])
+    return tuple(np.copy(item) if isinstance(item, np.ndarray) else item for item in results)
+
+
+def _resolved(arg: Any, values: dict[int, Any]) -> Any:
+    if isinstance(arg, Value):
+        return values[arg.id]
+    if isinstance(arg, tuple):
+        return tuple(_resolved(item, values) for item in arg)
+    return arg

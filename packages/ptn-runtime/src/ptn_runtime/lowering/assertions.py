@@ -18,7 +18,7 @@ class AssertionRule:
     """An assertion operator.
 
     Attributes:
-        parameters: names of the arguments that `holds` takes.
+        parameters: names of the operator's arguments; `assert_msg` is the text, `holds` takes the others.
         holds: whether the condition holds.
     """
 
@@ -35,7 +35,7 @@ def _is_true(self: Any) -> bool:
 
 
 ASSERTIONS: Mapping[str, AssertionRule] = {
-    "aten._assert_scalar.default": AssertionRule(("self",), _is_true),
+    "aten._assert_scalar.default": AssertionRule(("self", "assert_msg"), _is_true),
     "aten.sym_constrain_range.default": AssertionRule(("size", "min", "max"), _in_range),
     "aten.sym_constrain_range_for_size.default": AssertionRule(("size", "min", "max"), _in_range),
 }

@@ -254,9 +254,12 @@ class NodeReader:
     def _take_assertion(self, context: _Context) -> None:
         node = context.node
         rule = ASSERTIONS[context.op]
+        if len(node.inputs) > len(rule.parameters):
+            raise BindError(f"takes {len(rule.parameters)} arguments, has {len(node.inputs)}")
         given = {item.name or rule.parameters[index]: item for index, item in enumerate(node.inputs)}
-        args = tuple(self.scalar(given[name]) if name in given else None for name in rule.parameters)
-        message = given["assert_msg"].arg if "assert_msg" in given else None
+        message = given.pop("assert_msg").arg if "assert_msg" in given else None
+        checked = (name for name in rule.parameters if name != "assert_msg")
+        args = tuple(self.scalar(given[name]) if name in given else None for name in checked)
         self.body.steps.append(
             Assertion(
                 name=node.name,

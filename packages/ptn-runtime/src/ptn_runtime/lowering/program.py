@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,10 +16,11 @@ from ptn_format.signature import NAME_KEY, SIGNATURE_KEY, Signature, leaves
 from ptn_runtime.errors import InputError, LoweringError, MethodNotFoundError
 from ptn_runtime.lowering.canonical import canonicalize
 from ptn_runtime.lowering.fold import Folder
-from ptn_runtime.lowering.names import canonical_name, is_in_place
+from ptn_runtime.lowering.names import canonical_name, is_in_place, is_view_copy
 from ptn_runtime.lowering.plan import CanonicalGraph
 from ptn_runtime.lowering.specialize import specialize
 from ptn_runtime.lowering.static import StaticGraph, TensorSpec
+from ptn_runtime.lowering.views import INVERSES
 
 if TYPE_CHECKING:
     from ptn_format.package import Package
@@ -250,29 +251,39 @@ def _signature(method: Method, inputs: tuple[InputSpec, ...]) -> Signature:
 
 def _mutated_inputs(method: Method) -> frozenset[str]:
     stated = {spec.target for spec in method.output_specs if spec.kind is OutputKind.USER_INPUT_MUTATION}
-    return frozenset(name for name in method.graph.inputs if name in stated or name in set(_written(method)))
+    written = _written(method)
+    return frozenset(name for name in method.graph.inputs if name in stated or name in written)
 
 
-def _written(method: Method) -> Iterator[str]:
-    """Names of values that in-place operators write to, through the views that the file states."""
+def _written(method: Method) -> set[str]:
+    """Names of the values that in-place operators write to, views followed to what they are views of."""
     base: dict[str, str] = {}
+    found: set[str] = set()
     for node in method.graph.nodes:
-        for output in node.outputs:
-            if output.alias_of is not None:
-                base[output.name] = output.alias_of
-        in_place = is_in_place(canonical_name(node.target or ""))
-        for index, item in enumerate(node.inputs):
-            if isinstance(item.arg, TensorArg) and (item.mutated or (in_place and index == 0)):
-                name = item.arg.name
-                while name in base:
-                    name = base[name]
-                yield name
+        target = node.target or ""
+        op = canonical_name(target)
+        first = node.inputs[0].arg if node.inputs else None
+        if isinstance(first, TensorArg):
+            if is_in_place(op) or (op in INVERSES and not is_view_copy(target)):
+                base.update((name, first.name) for output in node.outputs for name in (output.name, *output.names))
+            if is_in_place(op):
+                found.add(_followed(base, first.name))
+        found.update(
+            _followed(base, item.arg.name) for item in node.inputs if item.mutated and isinstance(item.arg, TensorArg)
+        )
+    return found
+
+
+def _followed(base: Mapping[str, str], name: str) -> str:
+    while name in base:
+        name = base[name]
+    return name
 
 
 def _states(methods: list[Method]) -> Mapping[str, StateSpec]:
     found: dict[str, StateSpec] = {}
     for method in methods:
-        written = set(_written(method))
+        written = _written(method)
         targets = {spec.target for spec in method.output_specs if spec.kind is OutputKind.BUFFER_MUTATION}
         for ref in method.constants:
             changed = ref.mutated or ref.name in written or ref.data_key in targets

@@ -242,7 +242,7 @@ class _Builder:
     def _fold(self, op: str, args: Mapping[str, Any], specs: tuple[TensorSpec, ...]) -> tuple[Any, ...] | None:
         return self.folder.evaluate(op, args, specs) if self.folder.worthwhile(args, specs) else None
 
-    def emit(self, op: str, **given: Any) -> Value:
+    def emit(self, op: str, /, **given: Any) -> Value:
         """Adds a node with one result that the file does not have, on behalf of the current step."""
         step = self._step
         assert step is not None

@@ -18,7 +18,7 @@ __all__ = ["INVERSES", "KEEP_ORDER", "SOMETIMES_VIEWS", "Emit"]
 class Emit(Protocol):
     """Adds a node of one result to the graph under construction."""
 
-    def __call__(self, op: str, **args: Any) -> Value:
+    def __call__(self, op: str, /, **args: Any) -> Value:
         """Calls `op` with the arguments given and defaults for the others."""
 
 
