@@ -7,6 +7,7 @@
 
 namespace ptn::kernels {
 
+KernelList attention_kernels();
 KernelList cast_kernels();
 KernelList conv_kernels();
 KernelList create_kernels();
@@ -19,12 +20,13 @@ KernelList pool_kernels();
 KernelList quant_kernels();
 KernelList reduction_kernels();
 KernelList resample_kernels();
+KernelList scan_kernels();
 KernelList sort_kernels();
 
 inline std::vector<KernelList> family_lists() {
-  return {cast_kernels(),      conv_kernels(),     create_kernels(), elementwise_kernels(), index_kernels(),
-          layout_kernels(),    matmul_kernels(),   norm_kernels(),   pool_kernels(),        quant_kernels(),
-          reduction_kernels(), resample_kernels(), sort_kernels()};
+  return {attention_kernels(), cast_kernels(),      conv_kernels(),     create_kernels(), elementwise_kernels(),
+          index_kernels(),     layout_kernels(),    matmul_kernels(),   norm_kernels(),   pool_kernels(),
+          quant_kernels(),     reduction_kernels(), resample_kernels(), scan_kernels(),   sort_kernels()};
 }
 
 }  // namespace ptn::kernels

@@ -1,0 +1,121 @@
+// Matrix products of dtypes that ggml does not multiply: integers, bool, float64 (and the half types, in float).
+//
+// matmul.matmul   inputs [a (..., m, k), b (..., k, n)]: batch axes broadcast. Integers wrap.
+// matmul.linear   inputs [x (..., k), weight (n, k), bias?]; ints [has bias].
+#include <algorithm>
+#include <vector>
+
+#include "families.h"
+#include "support.h"
+
+namespace ptn::kernels {
+namespace {
+
+// Integers accumulate modulo 2^64, which is right for every width; floats in double.
+template <typename C>
+using accumulator_t = std::conditional_t<std::is_floating_point_v<C>, double, std::uint64_t>;
+
+// Rows [begin, end) of out (m, n) = a (m, k) x b, with b as k rows of n.
+template <typename C>
+void multiply_rows(const C* a, const C* b, C* out, std::int64_t begin, std::int64_t end, std::int64_t k, std::int64_t n,
+                   std::vector<accumulator_t<C>>& sums) {
+  using A = accumulator_t<C>;
+  constexpr std::int64_t kWidth = 256;
+  sums.resize(static_cast<std::size_t>(kWidth));
+  for (std::int64_t row = begin; row < end; ++row) {
+    for (std::int64_t first = 0; first < n; first += kWidth) {
+      const std::int64_t width = std::min(kWidth, n - first);
+      std::fill_n(sums.begin(), width, A(0));
+      for (std::int64_t i = 0; i < k; ++i) {
+        const A factor = static_cast<A>(a[row * k + i]);
+        const C* from = b + i * n + first;
+        for (std::int64_t j = 0; j < width; ++j) sums[static_cast<std::size_t>(j)] += factor * static_cast<A>(from[j]);
+      }
+      for (std::int64_t j = 0; j < width; ++j) {
+        out[row * n + first + j] = static_cast<C>(sums[static_cast<std::size_t>(j)]);
+      }
+    }
+  }
+}
+
+void matmul(const KernelCall& call, int thread, int threads) {
+  expect_operands(call, 2, 1);
+  const TensorView& output = call.outputs[0];
+  const Shape& a_shape = call.inputs[0].shape;
+  const Shape& b_shape = call.inputs[1].shape;
+  if (a_shape.rank() < 2 || b_shape.rank() < 2) throw std::invalid_argument("matmul takes matrices");
+  const std::int64_t m = a_shape[a_shape.rank() - 2], k = a_shape[a_shape.rank() - 1], n = b_shape[b_shape.rank() - 1];
+  const Shape batch(output.shape.begin(), output.shape.rank() - 2);
+  const Range range = share(batch.numel() * m, k * n, thread, threads);
+  if (range.empty()) return;
+  const auto batch_strides = [&](const Shape& shape, std::int64_t unit) {
+    Shape strides = batch;
+    const int missing = batch.rank() - (shape.rank() - 2);
+    for (int axis = batch.rank() - 1; axis >= 0; --axis) {
+      const std::int64_t size = axis < missing ? 1 : shape[axis - missing];
+      strides[axis] = size == 1 ? 0 : unit;
+      unit *= size;
+    }
+    return strides;
+  };
+  dispatch_compute(compute_dtype(output.dtype), [&](auto tag) {
+    using C = typename decltype(tag)::type;
+    const Whole<C> a(call.inputs[0]), b(call.inputs[1]);
+    const ElementWriter<C> writer(output);
+    std::unique_ptr<C[]> rows(new C[static_cast<std::size_t>(m * n > 0 ? m * n : 1)]);
+    std::vector<accumulator_t<C>> sums;
+    Odometer<2> position(batch, {batch_strides(a_shape, m * k), batch_strides(b_shape, k * n)});
+    for (std::int64_t row = range.begin; row < range.end;) {
+      const std::int64_t item = row / m, first = row % m, last = std::min(m, first + range.end - row);
+      position.seek(item);
+      multiply_rows(a.data() + position.offset(0), b.data() + position.offset(1), rows.get(), first, last, k, n, sums);
+      writer.write(row * n, rows.get() + first * n, (last - first) * n);
+      row += last - first;
+    }
+  });
+}
+
+void linear(const KernelCall& call, int thread, int threads) {
+  Parameters parameters(call);
+  const bool has_bias = parameters.next_int() != 0;
+  const TensorView& x = call.inputs[0];
+  const TensorView& output = call.outputs[0];
+  const Shape& weight_shape = call.inputs[1].shape;
+  const std::int64_t n = weight_shape.rank() > 1 ? weight_shape[0] : 1, k = weight_shape[weight_shape.rank() - 1];
+  if (output.numel() == 0) return;
+  const std::int64_t rows = output.numel() / n;
+  const Range range = share(rows * n, k, thread, threads);
+  if (range.empty()) return;
+  dispatch_compute(compute_dtype(output.dtype), [&](auto tag) {
+    using C = typename decltype(tag)::type;
+    using A = accumulator_t<C>;
+    const Whole<C> a(x), weight(call.inputs[1]);
+    std::unique_ptr<Whole<C>> bias(has_bias ? new Whole<C>(call.inputs[2]) : nullptr);
+    const ElementWriter<C> writer(output);
+    for (std::int64_t o = range.begin; o < range.end; ++o) {
+      const C* left = a.data() + o / n * k;
+      const C* right = weight.data() + o % n * k;
+      A lanes[4] = {};
+      std::int64_t i = 0;
+      for (; i + 4 <= k; i += 4) {
+        for (int j = 0; j < 4; ++j) lanes[j] += static_cast<A>(left[i + j]) * static_cast<A>(right[i + j]);
+      }
+      A sum = (lanes[0] + lanes[1]) + (lanes[2] + lanes[3]);
+      for (; i < k; ++i) sum += static_cast<A>(left[i]) * static_cast<A>(right[i]);
+      if (bias) sum += static_cast<A>((*bias)[o % n]);
+      const C value = static_cast<C>(sum);
+      writer.write(o, &value, 1);
+    }
+  });
+}
+
+constexpr KernelInfo kKernels[] = {
+    {"matmul.matmul", matmul, false, kAnyThreads},
+    {"matmul.linear", linear, false, kAnyThreads},
+};
+
+}  // namespace
+
+KernelList matmul_kernels() { return make_list(kKernels); }
+
+}  // namespace ptn::kernels
