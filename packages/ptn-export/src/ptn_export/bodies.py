@@ -173,10 +173,8 @@ class Body:
         positional = [NamedArgument(None, encode(value, self.name_of)) for value in node.args]
         return (*positional, *(NamedArgument(key, encode(value, self.name_of)) for key, value in node.kwargs.items()))
 
-    def _higher_order(
-        self, node: fx.Node, target: torch._ops.HigherOrderOperator, outputs: tuple[Output, ...]
-    ) -> None:
-        name = target.name()
+    def _higher_order(self, node: fx.Node, target: torch._ops.HigherOrderOperator, outputs: tuple[Output, ...]) -> None:
+        name = str(target)
         if name not in _HIGHER_ORDER:
             self._problems.add(
                 f"higher_order.{name}",

@@ -8,51 +8,15 @@ from __future__ import annotations
 import copy
 import keyword
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
-import torch
 from torch.export import ExportedProgram
 from torch.export.graph_signature import ExportGraphSignature, InputSpec, OutputKind, OutputSpec
 
-__all__ = ["Captured", "capture", "decomposition_table"]
+from ptn_export.branches import lift_branch_constants
+from ptn_export.decompositions import decomposition_table
 
-_aten = torch.ops.aten
-
-_KEPT = (
-    # Engines have one fast kernel for each of these.
-    _aten.linear.default,
-    _aten.matmul.default,
-    _aten.addmm.default,
-    _aten.scaled_dot_product_attention.default,
-    _aten.rms_norm.default,
-    # Core operators that PyTorch's table nevertheless takes apart, into index arithmetic that costs far more.
-    _aten.reflection_pad1d.default,
-    _aten.reflection_pad2d.default,
-    _aten.reflection_pad3d.default,
-    _aten.replication_pad2d.default,
-    _aten.replication_pad3d.default,
-    _aten.select_scatter.default,
-)
-_TAKEN_APART = (
-    # Not core, and PyTorch's table leaves them alone although it knows an equal form in core operators.
-    _aten.addmv.default,
-    _aten.linalg_vector_norm.default,
-    _aten.round.decimals,
-    _aten.var_mean.correction,
-)
-
-
-def decomposition_table() -> dict[Any, Callable[..., Any]]:
-    """The decompositions that packages are made with: PyTorch's core ATen table with the changes above."""
-    table = dict(torch.export.default_decompositions().items())
-    for operator in _KEPT:
-        table.pop(operator, None)
-    known = torch._decomp.decomposition_table
-    for operator in _TAKEN_APART:
-        table[operator] = known[operator]
-    return table
+__all__ = ["Captured", "capture"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +45,7 @@ class Captured:
 def capture(program: ExportedProgram) -> Captured:
     """Decomposes a private copy of `program`."""
     private, original_fqns = _private_copy(program)
+    lift_branch_constants(private)
     # What PyTorch warns of here concerns its own internals; the user can do nothing about it.
     with warnings.catch_warnings(action="ignore"):
         decomposed = private.run_decompositions(decomposition_table())
@@ -108,6 +73,7 @@ def _private_copy(program: ExportedProgram) -> tuple[ExportedProgram, dict[str, 
     private._constants = {renamed.get(name, name): value for name, value in program.constants.items()}
     private._graph_signature = _renamed_signature(program.graph_signature, renamed)
     private._module_call_graph = copy.copy(program.module_call_graph)
+    private._guards_code = []  # checks of example inputs; the retracing runs with symbolic ones
     private._range_constraints = dict(program.range_constraints)
     return private, {safe: name for name, safe in renamed.items()}
 

@@ -52,8 +52,7 @@ class Constant:
             array = dense.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
         else:
             array = dense.numpy()
-        array = array if dtype is None else array.astype(dtype, copy=False)
-        return array.copy() if copy else array
+        return np.array(array, dtype=dtype, copy=True) if copy else np.asarray(array, dtype=dtype)
 
     def starts_as_zeros(self) -> bool:
         """Whether every byte is zero (negative zero is not)."""
@@ -66,9 +65,7 @@ class Constant:
             return False
         if a.numel() == 0 or (a.data_ptr() == b.data_ptr() and a.stride() == b.stride() and a.device == b.device):
             return True
-        return np.array_equal(
-            np.asarray(self).reshape(-1).view(np.uint8), np.asarray(other).reshape(-1).view(np.uint8)
-        )
+        return np.array_equal(np.asarray(self).reshape(-1).view(np.uint8), np.asarray(other).reshape(-1).view(np.uint8))
 
 
 @dataclass(slots=True)
@@ -79,7 +76,7 @@ class _Entry:
     source: tuple[int, tuple[int, ...], tuple[int, ...]]
 
 
-class ConstantConflict(Exception):
+class ConstantConflictError(Exception):
     """Two methods name different data by one key."""
 
     def __init__(self, key: str, method: str, difference: str) -> None:
@@ -98,7 +95,7 @@ class ConstantStore:
         """Adds what `method` calls `key`; returns the key to use for it.
 
         Raises:
-            ConstantConflict: another method has other data under this key.
+            ConstantConflictError: another method has other data under this key.
         """
         known = self._entries.get(key)
         if known is None:
@@ -111,7 +108,7 @@ class ConstantStore:
             return key
         if kind is InputKind.CONSTANT_TENSOR and _MADE_UP.search(key):
             return self.add(f"{key}.{method}", tensor, kind, method)
-        raise ConstantConflict(key, known.method, _difference(known.constant, constant))
+        raise ConstantConflictError(key, known.method, _difference(known.constant, constant))
 
     def __getitem__(self, key: str) -> Constant:
         return self._entries[key].constant

@@ -130,9 +130,7 @@ def _method(method: Method) -> MethodReport:
         meta = method.graph.tensor_values[name]
         dims = tuple(map(str, meta.sizes))
         inputs.append(InputLine(names[name], meta.dtype.torch_name, dims, name in mutated))
-    state = tuple(
-        spec.target or "" for spec in method.output_specs if spec.kind is OutputKind.BUFFER_MUTATION
-    )
+    state = tuple(spec.target or "" for spec in method.output_specs if spec.kind is OutputKind.BUFFER_MUTATION)
     counts = Counter(_targets(method.graph))
     operators = dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
     return MethodReport(method.name, tuple(inputs), operators, state)

@@ -25,7 +25,7 @@ from torch.export.graph_signature import OutputKind as TorchOutput
 
 from ptn_export.bodies import Body, Problems, dtype_hint
 from ptn_export.capture import Captured
-from ptn_export.constants import ConstantConflict, ConstantStore
+from ptn_export.constants import ConstantConflictError, ConstantStore
 from ptn_export.dims import SCALAR_TYPES, tensor_meta
 from ptn_export.signature import make_signature
 
@@ -89,9 +89,7 @@ class SerializedMethod:
                 buffers.append(MutableBufferSpec(binding.name, binding.key))
                 self.body.tensor_values[binding.name] = binding.meta
             else:
-                constants.append(
-                    NamedTensorRef(binding.name, binding.key, binding.meta, binding.kind, binding.mutated)
-                )
+                constants.append(NamedTensorRef(binding.name, binding.key, binding.meta, binding.kind, binding.mutated))
         graph = self.body.graph(self.inputs, self.outputs)
         return Method(self.name, graph, tuple(constants), self.specs, tuple(buffers))
 
@@ -164,11 +162,12 @@ def _bind(
     reason = _unusable(tensor)
     if reason is not None:
         problems.add("constant", *reason, place=place)
+        method.body.placeholder(node, constant=True)  # so that its readers are no problems of their own
         return
     kind = _CONSTANT_KINDS[spec.kind]
     try:
         key = store.add(key, tensor, kind, method.name)
-    except ConstantConflict as conflict:
+    except ConstantConflictError as conflict:
         problems.add(
             "constant",
             f"methods '{conflict.method}' and '{method.name}' use this name for different data: {conflict}",
@@ -220,7 +219,7 @@ def _refuse_input(spec: Any, node: fx.Node, problems: Problems) -> None:
         problems.add(
             "input",
             f"it is a number that may change from call to call ({type(spec.arg).__name__})",
-            "pass it as a 0-d tensor and call `.item()` in the model, or leave it out of dynamic_shapes to fix its value",
+            "pass it as a 0-d tensor and use `.item()`, or leave it out of dynamic_shapes to fix its value",
             place=f"'{node.name}'",
         )
 

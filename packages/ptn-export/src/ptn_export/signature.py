@@ -7,7 +7,7 @@ from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from ptn_format.signature import Constant, Container, Leaf, Parameter, Signature, Tree
+from ptn_format.signature import Container, Parameter, Signature, Tree
 from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
@@ -58,13 +58,10 @@ def _tree(spec: pytree.TreeSpec, leaves: Iterator[Tree]) -> Tree:
     if spec.type in _DICTS:
         keys = spec.context[1] if spec.type is defaultdict else spec.context
         return Container("dict", items, tuple(map(_key, keys)))
-    if pytree.is_namedtuple_class(spec.type) or spec.type is pytree.namedtuple:
-        cls = spec.context if isinstance(spec.context, type) else spec.type
-        return Container("namedtuple", items, tuple(cls._fields), cls.__name__)
-    if spec.type is type(None):
-        return Constant(None)
-    if hasattr(spec.type, "_fields") and len(spec.type._fields) == len(items):
-        return Container("namedtuple", items, tuple(spec.type._fields), spec.type.__name__)
+    for cls in (spec.context, spec.type):  # every namedtuple has one kind of spec, which keeps the class as context
+        fields = getattr(cls, "_fields", None)
+        if isinstance(cls, type) and fields and len(fields) == len(items):
+            return Container("namedtuple", items, tuple(fields), cls.__name__)
     return Container("object", items, _object_keys(spec, len(items)), getattr(spec.type, "__name__", str(spec.type)))
 
 

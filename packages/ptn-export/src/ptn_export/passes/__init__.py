@@ -1,4 +1,4 @@
-"""Graph clean-up before serialisation: one file per pass, each with a `run` that changes a decomposed graph in place."""
+"""Graph clean-up before serialisation: one file per pass, whose `run` changes a decomposed graph in place."""
 
 from __future__ import annotations
 

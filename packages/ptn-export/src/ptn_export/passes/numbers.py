@@ -105,8 +105,8 @@ def _as_tensor(graph: fx.Graph, node: fx.Node, number: Any) -> fx.Node:
         dtype = torch.float64 if common is torch.float64 else torch.get_default_dtype()
     if common is not None and all(tensor.dim() == 0 for tensor in tensors):
         # Among 0-d tensors a plain number yields to the tensors of its own or a higher category.
-        if torch.result_type(torch.empty((), dtype=common), _plain(value)) == common:
-            dtype = common
+        promoted = torch.result_type(torch.empty((), dtype=common), _plain(value))
+        dtype = common if promoted == common else dtype
     with graph.inserting_before(node):
         tensor = graph.call_function(_aten.scalar_tensor.default, (number,), {"dtype": dtype})
     tensor.meta = {"val": torch.empty((), dtype=dtype, device="meta"), "stack_trace": node.meta.get("stack_trace")}

@@ -1,0 +1,152 @@
+"""Which operators are taken apart before serialisation, and how.
+
+The base is PyTorch's own table for the core ATen set. The rule for departures: an operator stays whole where engines
+have a fast or exact kernel for it, and is taken apart where an equal form in core operators exists. What has neither
+goes into the package as it is, and engines say by name if they lack it.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = ["decomposition_table"]
+
+_aten = torch.ops.aten
+
+_KEPT = (
+    # Engines have one fast kernel for each of these.
+    _aten.linear.default,
+    _aten.matmul.default,
+    _aten.addmm.default,
+    _aten.scaled_dot_product_attention.default,
+    _aten.rms_norm.default,
+    # Core operators that PyTorch's table nevertheless takes apart, into index arithmetic that costs far more.
+    _aten.reflection_pad1d.default,
+    _aten.reflection_pad2d.default,
+    _aten.reflection_pad3d.default,
+    _aten.replication_pad2d.default,
+    _aten.replication_pad3d.default,
+    _aten.select_scatter.default,
+)
+# Not core; PyTorch knows an equal form in core operators but its table leaves them alone.
+_KNOWN_TO_TORCH = (_aten.addmv.default, _aten.linalg_vector_norm.default)
+
+_Rule = Callable[..., Any]
+_RULES: dict[Any, _Rule] = {}
+
+
+def decomposition_table() -> dict[Any, _Rule]:
+    """The decompositions that packages are made with."""
+    table: dict[Any, _Rule] = torch.export.default_decompositions().materialize()
+    for operator in _KEPT:
+        table.pop(operator, None)
+    for operator in _KNOWN_TO_TORCH:
+        table[operator] = torch._decomp.decomposition_table[operator]
+    table.update(_RULES)
+    return table
+
+
+def _rule(*operators: Any) -> Callable[[_Rule], _Rule]:
+    def register(rule: _Rule) -> _Rule:
+        for operator in operators:
+            _RULES[operator] = rule
+        return rule
+
+    return register
+
+
+@_rule(_aten.round.decimals)
+def _round_decimals(self: Tensor, *, decimals: int) -> Tensor:
+    if not self.is_floating_point() or decimals == 0:
+        return torch.round(self)
+    if decimals > 0:
+        return torch.round(self * 10.0**decimals) / 10.0**decimals
+    return torch.round(self / 10.0**-decimals) * 10.0**-decimals
+
+
+@_rule(_aten.var_mean.correction)
+def _var_mean(
+    self: Tensor, dim: list[int] | None = None, *, correction: float | None = None, keepdim: bool = False
+) -> tuple[Tensor, Tensor]:
+    variance = _aten.var.correction(self, dim, correction=correction, keepdim=keepdim)
+    return variance, _aten.mean.dim(self, dim, keepdim)
+
+
+@_rule(_aten.max.default)
+def _max(self: Tensor) -> Tensor:
+    return torch.amax(self, ())
+
+
+@_rule(_aten.min.default)
+def _min(self: Tensor) -> Tensor:
+    return torch.amin(self, ())
+
+
+@_rule(_aten.fmax.default)
+def _fmax(self: Tensor, other: Tensor) -> Tensor:
+    return torch.where(torch.isnan(other) | (self >= other), self, other)
+
+
+@_rule(_aten.fmin.default)
+def _fmin(self: Tensor, other: Tensor) -> Tensor:
+    return torch.where(torch.isnan(other) | (self <= other), self, other)
+
+
+@_rule(_aten.exp2.default)
+def _exp2(self: Tensor) -> Tensor:
+    return torch.pow(2.0, self)
+
+
+@_rule(_aten.dist.default)
+def _dist(self: Tensor, other: Tensor, p: float = 2) -> Tensor:
+    return torch.linalg.vector_norm(self - other, p)
+
+
+@_rule(_aten.addbmm.default)
+def _addbmm(self: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    product = torch.bmm(batch1, batch2).sum(0)
+    product = product if alpha == 1 else product * alpha
+    return product if beta == 0 else (self if beta == 1 else self * beta) + product
+
+
+@_rule(_aten.__rshift__.Scalar)
+def _right_shift(self: Tensor, other: int) -> Tensor:
+    return _aten.bitwise_right_shift.Tensor_Scalar(self, other)
+
+
+@_rule(_aten.__lshift__.Scalar)
+def _left_shift(self: Tensor, other: int) -> Tensor:
+    return _aten.bitwise_left_shift.Tensor_Scalar(self, other)
+
+
+def _number_first(operator: Any, self: float, other: Tensor) -> Tensor:
+    """`operator(number, tensor)` through a 0-d tensor that promotes as the number does."""
+    return operator(torch.scalar_tensor(self, dtype=torch.result_type(self, other)), other)
+
+
+for _scalar_first, _both in (
+    (_aten.remainder.Scalar_Tensor, _aten.remainder.Tensor),
+    (_aten.bitwise_left_shift.Scalar_Tensor, _aten.bitwise_left_shift.Tensor),
+    (_aten.bitwise_right_shift.Scalar_Tensor, _aten.bitwise_right_shift.Tensor),
+    (_aten.bitwise_and.Scalar_Tensor, _aten.bitwise_and.Tensor),
+    (_aten.bitwise_or.Scalar_Tensor, _aten.bitwise_or.Tensor),
+    (_aten.bitwise_xor.Scalar_Tensor, _aten.bitwise_xor.Tensor),
+):
+    _RULES[_scalar_first] = functools.partial(_number_first, _both)
+
+
+@_rule(_aten.scatter.reduce)
+def _scatter_reduce(self: Tensor, dim: int, index: Tensor, src: Tensor, *, reduce: str) -> Tensor:
+    if reduce == "add":
+        return torch.scatter_add(self, dim, index, src)
+    return torch.scatter_reduce(self, dim, index, src, reduce="prod", include_self=True)
+
+
+@_rule(_aten._embedding_bag_forward_only.default)
+def _embedding_bag(*args: Any, **kwargs: Any) -> Any:
+    return _aten._embedding_bag.default(*args, **kwargs)

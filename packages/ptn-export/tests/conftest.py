@@ -1,0 +1,194 @@
+"""`check`: exports a module and compares what the package's graph computes with eager PyTorch."""
+
+from __future__ import annotations
+
+import copy
+import io
+import math
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from ptn_export import NativeProgram, to_native
+from ptn_format import graph as g
+from ptn_format.package import open_package
+from ptn_format.signature import SIGNATURE_KEY, Signature, build
+from ptn_format.validate import validate_program
+from torch.utils import _pytree as pytree
+
+_SCALAR_FUNCTIONS = {"_operator": operator, "math": math, "torch": torch, "builtins": __builtins__}
+
+
+class Interpreter:
+    """Runs a native program with PyTorch's own operators: tells faults of the exporter from those of a runtime."""
+
+    def __init__(self, native: NativeProgram) -> None:
+        # What a package holds is what counts, so the program takes the way through its bytes.
+        file = io.BytesIO()
+        native.save(file)
+        package = open_package(file.getvalue())
+        self.program = package.program
+        assert self.program == native.program
+        assert validate_program(self.program, {key: package.constant_info(key) for key in package.constant_keys}) == []
+        self.state: dict[str, torch.Tensor] = {}
+        self.constants = {key: _tensor(package.constant(key)) for key in package.constant_keys}
+
+    def run(self, method_name: str, args: Sequence[Any], kwargs: Mapping[str, Any] = {}) -> Any:
+        method = self.program.method(method_name)
+        signature = Signature.from_json(method.graph.nodes[-1].metadata[SIGNATURE_KEY])
+        inputs = _bind(signature, args, kwargs)
+        values: dict[str, Any] = {}
+        assert len(inputs) == len(method.graph.inputs)
+        for name, tensor in zip(method.graph.inputs, inputs, strict=True):
+            meta = method.graph.tensor_values[name]
+            assert tensor.dim() == len(meta.sizes), name
+            assert all(dim.contains(size) for dim, size in zip(meta.sizes, tensor.shape, strict=True)), name
+            assert meta.dtype.torch_name == str(tensor.dtype).removeprefix("torch."), name
+            values[name] = tensor
+        for ref in method.constants:
+            if ref.mutated:
+                self.state.setdefault(ref.data_key, self.constants[ref.data_key].clone())
+            values[ref.name] = self.state.get(ref.data_key, self.constants[ref.data_key])
+        for spec in method.mutable_buffers:
+            meta = method.graph.tensor_values[spec.name]
+            shape = [dim.min for dim in meta.sizes]
+            dtype = getattr(torch, meta.dtype.torch_name)
+            values[spec.name] = self.state.setdefault(spec.fqn, torch.zeros(shape, dtype=dtype))
+        results = self._body(method.graph, values)
+        mutations = [s for s in method.output_specs if s.kind is not g.OutputKind.USER_OUTPUT]
+        for spec, new in zip(mutations, results, strict=False):
+            if spec.kind is g.OutputKind.BUFFER_MUTATION:
+                assert spec.target in self.state
+                self.state[spec.target] = new.clone()
+            else:
+                values[spec.target].copy_(new)
+        visible = results[len(mutations) :]
+        return build(signature.result, lambda i: visible[i])
+
+    def _body(self, graph: g.Graph, values: dict[str, Any]) -> list[Any]:
+        for node in graph.nodes:
+            if node.op_kind is g.OpKind.CALL_FUNCTION:
+                self._call(graph, node, values)
+        return [self._value(item.arg, values) for item in graph.nodes[-1].inputs]
+
+    def _call(self, graph: g.Graph, node: g.Node, values: dict[str, Any]) -> None:
+        target = node.target or ""
+        positional = [self._value(item.arg, values) for item in node.inputs if not item.name]
+        named = {item.name: self._value(item.arg, values) for item in node.inputs if item.name}
+        if target == "torch.ops.higher_order.cond":
+            predicate, yes, no, operands = positional
+            results: Any = (yes if bool(predicate) else no)(*operands)
+        elif target == "torch.ops.higher_order.map_impl":
+            body, xs, extra = positional
+            rows = [body(*(x[i] for x in xs), *extra) for i in range(len(xs[0]))]
+            results = [torch.stack(column) for column in zip(*rows, strict=True)]
+        elif target == "torch.ops.higher_order.while_loop":
+            condition, body, carried, extra = positional
+            results = list(carried)
+            while bool(condition(*results, *extra)[0]):
+                results = body(*results, *extra)
+        elif target.startswith("torch.ops."):
+            namespace, packet, overload = target.removeprefix("torch.ops.").split(".")
+            op = getattr(getattr(getattr(torch.ops, namespace), packet), overload)
+            results = op(*positional, **named)
+        else:
+            module, _, name = target.rpartition(".")
+            home = _SCALAR_FUNCTIONS[module]
+            function = home[name] if isinstance(home, dict) else getattr(home, name)
+            results = function(*positional, **named)
+        outputs = [name for output in node.outputs for name in (output.names or (output.name,))]
+        if not outputs:
+            return
+        if not isinstance(results, list | tuple):
+            results = [results]
+        for name, result in zip(outputs, results, strict=True):
+            values[name] = result
+            if isinstance(result, torch.Tensor):
+                meta = graph.tensor_values[name]
+                assert str(result.dtype) == f"torch.{meta.dtype.torch_name}", node
+                assert all(d.contains(n) for d, n in zip(meta.sizes, result.shape, strict=True)), (node, result.shape)
+
+    def _value(self, argument: g.Argument, values: dict[str, Any]) -> Any:
+        match argument:
+            case g.TensorArg(name):
+                return values[name]
+            case g.NoneArg():
+                return None
+            case g.IntArg(value, ref) | g.FloatArg(value, ref) | g.BoolArg(value, ref):
+                return values[ref] if ref else value
+            case g.StringArg(value):
+                return getattr(torch, value.removeprefix("torch.")) if value.startswith("torch.") else value
+            case g.ScalarTypeArg(value):
+                return getattr(torch, value.torch_name)
+            case g.IntListArg(numbers, refs):
+                return [values[ref] if ref else n for n, ref in zip(numbers, refs or [""] * len(numbers), strict=True)]
+            case g.FloatListArg(numbers) | g.BoolListArg(numbers):
+                return list(numbers)
+            case g.TensorListArg(names) | g.OptionalTensorListArg(names, _):
+                return [values[name] if name else None for name in names]
+            case g.GraphArg(_, graph):
+                return lambda *operands: self._body(graph, dict(zip(graph.inputs, operands, strict=True)))
+
+
+def _tensor(array: np.ndarray[Any, Any]) -> torch.Tensor:
+    if array.dtype.name == "bfloat16":
+        return torch.from_numpy(array.view(np.int16).copy()).view(torch.bfloat16)
+    return torch.from_numpy(np.array(array))
+
+
+def _bind(signature: Signature, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
+    """The flat inputs: every leaf in order that is not fixed."""
+    flat: list[torch.Tensor] = []
+    positional = [p for p in signature.parameters if not p.keyword_only]
+    assert len(positional) == len(args)
+    values = [*args, *(kwargs[p.name] for p in signature.parameters if p.keyword_only)]
+    for leaf in pytree.tree_leaves(values):
+        if isinstance(leaf, torch.Tensor):
+            flat.append(leaf)
+    return flat
+
+
+def assert_same(actual: Any, expected: Any, **tolerance: Any) -> None:
+    """Compares results leaf by leaf; element types and shapes must be equal."""
+    left, right = pytree.tree_leaves(actual), pytree.tree_leaves(expected)
+    assert len(left) == len(right)
+    for a, b in zip(left, right, strict=True):
+        if isinstance(b, torch.Tensor):
+            torch.testing.assert_close(a, b, equal_nan=True, **tolerance)
+        else:
+            assert a == b
+            assert type(a) is type(b)
+
+
+def check_module(
+    module: torch.nn.Module,
+    args: tuple[Any, ...],
+    *more: tuple[Any, ...],
+    kwargs: Mapping[str, Any] | None = None,
+    dynamic_shapes: Any = None,
+    **tolerance: Any,
+) -> NativeProgram:
+    """Exports `module` and compares calls in sequence with `args`, then each of `more`, with eager PyTorch.
+
+    State that the module keeps is carried from call to call on both sides.
+    """
+    kwargs = kwargs or {}
+    exported = torch.export.export(module, args, dict(kwargs), dynamic_shapes=dynamic_shapes)
+    native = to_native(exported)
+    interpreter = Interpreter(native)
+    for call in (args, *more):
+        theirs, ours = copy.deepcopy((call, kwargs)), copy.deepcopy((call, kwargs))
+        with torch.no_grad():
+            expected = module(*theirs[0], **theirs[1])
+            actual = interpreter.run("forward", ours[0], ours[1])
+        assert_same(actual, expected, **tolerance)
+        assert_same(ours, theirs, **tolerance)  # inputs that the module changes
+    return native
+
+
+@pytest.fixture
+def check() -> Callable[..., NativeProgram]:
+    return check_module
