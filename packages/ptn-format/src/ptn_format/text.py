@@ -235,7 +235,7 @@ def describe_argument(arg: Argument) -> str:
         case IntArg(value, ref) | FloatArg(value, ref) | BoolArg(value, ref):
             return _value(ref) if ref else str(value)
         case StringArg(text):
-            return json.dumps(text)
+            return _literal(text)
         case ScalarTypeArg(dtype):
             return dtype.torch_name
         case IntListArg(values, refs):
@@ -258,11 +258,17 @@ def _value(name: str) -> str:
 
 def _printable(text: str) -> str:
     """The text itself where it is one printable word, else quoted: files from anywhere are shown on terminals."""
-    return text if text.isprintable() and text and not any(c in text for c in ' "\\,()=') else json.dumps(text)
+    return text if text.isprintable() and text and not any(c in text for c in ' "\\,()=') else _literal(text)
 
 
 def _quoted(text: str) -> str:
-    return f"'{text}'" if text.isprintable() and "'" not in text else json.dumps(text)
+    return f"'{text}'" if text.isprintable() and "'" not in text else _literal(text)
+
+
+def _literal(text: str) -> str:
+    """The text in double quotes, with escapes for what does not print."""
+    escaped = [c if c.isprintable() and c not in '"\\' else json.dumps(c)[1:-1] for c in text]
+    return '"' + "".join(escaped) + '"'
 
 
 # -------------------------------------------------------------------------------------------------------- JSON
