@@ -158,7 +158,7 @@ def replace_file(path: str) -> Iterator[BinaryIO]:
     folder = os.path.dirname(path)
     os.makedirs(folder, exist_ok=True)
     # Not tempfile: its files are readable by their owner only, whatever the umask says.
-    temporary = os.path.join(folder, f".{os.path.basename(path)[:200]}.{secrets.token_hex(6)}.tmp")
+    temporary = os.path.join(folder, f".ptn-{secrets.token_hex(8)}.tmp")
     file = open(temporary, "xb")  # noqa: SIM115 (closed below, before the replacement)
     try:
         with file:

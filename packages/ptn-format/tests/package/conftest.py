@@ -54,13 +54,7 @@ def method_of(constants: Constants, name: str = "forward", mutable: tuple[str, .
     results = tuple(NamedArgument(None, TensorArg(spec.name)) for spec in specs)
     nodes.append(Node("output", OpKind.OUTPUT, inputs=results))
     bindings = tuple(
-        NamedTensorRef(
-            value,
-            key,
-            meta_of(constants[key]),
-            InputKind.BUFFER if key in mutable else InputKind.PARAMETER,
-            key in mutable,
-        )
+        NamedTensorRef(value, key, meta_of(constants[key]), InputKind.BUFFER, key in mutable)
         for key, value in values.items()
     )
     graph = Graph(tuple(nodes), ("x",), tuple(spec.name for spec in specs), tensors)
