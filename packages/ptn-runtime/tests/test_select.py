@@ -151,7 +151,7 @@ def test_broken_and_deviceless_engines_are_passed_over(program: Any, fakes: Any)
     assert picked.engine.name == "good"
     assert [str(item) for item in picked.refused] == [
         "engine 'broken': no library",
-        "engine 'empty': engine 'empty' has no device on this machine: no fake hardware was found; plug some in.",
+        "engine 'empty' has no device on this machine: no fake hardware was found; plug some in.",
         "engine 'failing' on cpu: out of memory",
     ]
     picked.lease.release()
@@ -184,9 +184,9 @@ def test_an_engine_that_fails_when_asked_hurts_only_itself(program: Any, fakes: 
     picked = Survey(program, registry).pick(None, None, {})
     assert picked.engine.name == "good"
     assert [str(item) for item in picked.refused] == [
-        "engine 'one' on cpu: engine 'one' failed when it was asked about node 'body' (aten.add.Tensor) from user.py:7: "
+        "engine 'one' failed when it was asked about node 'body' (aten.add.Tensor) from user.py:7: "
         "ZeroDivisionError: oops. This is a fault of the engine.",
-        "engine 'two': engine 'two' failed when it was asked for its devices: ZeroDivisionError: oops. "
+        "engine 'two' failed when it was asked for its devices: ZeroDivisionError: oops. "
         "This is a fault of the engine.",
     ]
     picked.lease.release()

@@ -104,8 +104,8 @@ def difference(
     with np.errstate(invalid="ignore"):
         apart = np.abs(left - right)
     if baseline.dtype.kind in "iu":
-        apart = np.where(tested == baseline, 0.0, np.maximum(apart, 1.0))  # float64 rounds large integers
-    same = (left == right) | (np.isnan(left) & np.isnan(right))
+        apart = np.maximum(apart, 1.0)  # float64 rounds large integers
+    same = (tested == baseline) | (np.isnan(left) & np.isnan(right))
     apart = np.where(same, 0.0, np.where(np.isnan(apart), np.inf, apart))
     finite = np.abs(right[np.isfinite(right)])
     if atol is None:

@@ -103,7 +103,7 @@ class UnsupportedNode:
     method: str = ""
 
     def __str__(self) -> str:
-        text = f"{self.node}: {self.reason}"
+        text = f"{self.node}: {self.reason.rstrip('.')}."
         if self.engines:
             text += f" Engines that can: {', '.join(self.engines)}."
         return text
@@ -149,6 +149,8 @@ class Refusal:
     nodes: tuple[UnsupportedNode, ...] = ()
 
     def __str__(self) -> str:
+        if self.reason.startswith(f"engine '{self.engine}'"):
+            return self.reason
         where = f"engine '{self.engine}'" + (f" on {self.device}" if self.device else "")
         return f"{where}: {self.reason}"
 

@@ -73,8 +73,8 @@ def choose(candidates: Iterable[Candidate], attempt: Callable[[Candidate], Refus
 def summarize(nodes: Sequence[UnsupportedNode]) -> str:
     """One sentence for a list of refused nodes: how many, and the first of them."""
     if len(nodes) == 1:
-        return f"1 node is not supported: {nodes[0].node}: {nodes[0].reason}"
-    return f"{len(nodes)} nodes are not supported, the first is {nodes[0].node}: {nodes[0].reason}"
+        return f"1 node is not supported: {nodes[0]}"
+    return f"{len(nodes)} nodes are not supported, the first is {nodes[0]}"
 
 
 def match_device(engine: str, devices: Sequence[Device], wanted: str | None, unavailable: str | None = None) -> Device:

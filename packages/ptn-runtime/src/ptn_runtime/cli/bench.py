@@ -44,7 +44,9 @@ def add_command(commands: Any) -> None:
     add_option_argument(parser)
     parser.add_argument("--threads", type=int, metavar="N", help="threads, for the engines that have that option")
     parser.add_argument("--repeat", type=int, default=50, metavar="N", help="timed calls per engine (default: 50)")
-    parser.add_argument("--warmup", type=int, default=5, metavar="N", help="calls before those (default: 5)")
+    parser.add_argument(
+        "--warmup", type=int, default=5, metavar="N", help="calls before those, at least 1 (default: 5)"
+    )
     parser.add_argument(
         "--max-seconds", type=float, default=60.0, metavar="S", help="stop after this time (default: 60)"
     )
@@ -52,10 +54,8 @@ def add_command(commands: Any) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    if arguments.repeat < 1 or arguments.warmup < 0:
-        raise InputError(
-            f"--repeat must be at least 1 and --warmup at least 0, got {arguments.repeat}, {arguments.warmup}."
-        )
+    if arguments.repeat < 1:
+        raise InputError(f"--repeat must be at least 1, got {arguments.repeat}.")
     with ExitStack() as stack:
         models = [stack.enter_context(model) for model in _load(arguments)]
         method = pick_method(models[0].methods, arguments.method)
@@ -99,22 +99,25 @@ def _thread_option(engine: str | None, threads: int) -> dict[str, int]:
 def _time(
     models: list[Model], method: str, inputs: dict[str, np.ndarray[Any, np.dtype[Any]]], arguments: argparse.Namespace
 ) -> list[list[float]]:
-    times: list[list[float]] = [[] for _ in models]
+    def call(model: Model) -> float:
+        if len(model.state):
+            model.state.reset()  # every call does the same work
+        begin = time.perf_counter()
+        model.run(method, **inputs)
+        return time.perf_counter() - begin
+
     start = time.perf_counter()
-    for turn in range(arguments.warmup + arguments.repeat):
-        for model, taken in zip(models, times, strict=True):
-            if len(model.state):
-                model.state.reset()  # every call does the same work
-            begin = time.perf_counter()
-            model.run(method, **inputs)
-            seconds = time.perf_counter() - begin
-            if turn >= arguments.warmup or not taken:
-                taken.append(seconds)
-        if turn == 0 and arguments.warmup:
-            first = [taken.pop() for taken in times]
-            print(f"  first call: {', '.join(map(format_seconds, first))}")
-        if time.perf_counter() - start > arguments.max_seconds and all(times):
+    first = [call(model) for model in models]
+    print(f"first call: {', '.join(map(format_seconds, first))}")
+    for _ in range(arguments.warmup - 1):
+        for model in models:
+            call(model)
+    times: list[list[float]] = [[] for _ in models]
+    for turn in range(arguments.repeat):
+        if turn and time.perf_counter() - start > arguments.max_seconds:
             break
+        for model, taken in zip(models, times, strict=True):
+            taken.append(call(model))
     return times
 
 
