@@ -292,9 +292,7 @@ class Decoder:
 
     def _optional_tensor_list_arg(self, at: int) -> OptionalTensorListArg:
         names, has_value = self._buffer.table(t.OPTIONAL_TENSOR_LIST_ARG, at)
-        return OptionalTensorListArg(
-            self._buffer.strings(at + names), self._buffer.scalars(at + has_value, "?", 1)
-        )
+        return OptionalTensorListArg(self._buffer.strings(at + names), self._buffer.scalars(at + has_value, "?", 1))
 
     def _graph_arg(self, at: int) -> GraphArg:
         name, graph = self._buffer.table(t.GRAPH_ARG, at)
