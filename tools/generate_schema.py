@@ -18,7 +18,7 @@ COMMITTED = PACKAGES / "ptn-format" / "src" / "ptn_format" / "_generated"
 
 def generate(target: Path) -> None:
     """Runs flatc into `target`."""
-    subprocess.run(["flatc", "--python", "-o", str(target), str(SCHEMA)], check=True)
+    subprocess.run(["flatc", "--python", "--gen-onefile", "-o", str(target), str(SCHEMA)], check=True)
 
 
 def differences(fresh: Path, committed: Path) -> list[str]:
