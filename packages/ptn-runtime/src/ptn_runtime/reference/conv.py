@@ -1,0 +1,202 @@
+"""Numpy kernels of the family `conv`: patches by strided slices, then one matrix product per group."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from ptn_runtime.reference._numerics import finish, widen
+from ptn_runtime.reference.registry import Array, Outputs, kernel
+from ptn_runtime.shapes._broadcast import per_axis
+from ptn_runtime.shapes.conv import patch_grid
+
+Sizes = tuple[int, ...]
+
+
+def taps(
+    kernel_size: Sequence[int], windows: Sequence[int], stride: Sequence[int], dilation: Sequence[int]
+) -> Iterator[tuple[tuple[int, ...], tuple[slice, ...]]]:
+    """For each place of a kernel the slice of the padded axes that all windows see there."""
+    for place in itertools.product(*(range(size) for size in kernel_size)):
+        yield (
+            place,
+            tuple(
+                slice(at * d, at * d + (count - 1) * s + 1, s)
+                for at, d, count, s in zip(place, dilation, windows, stride, strict=True)
+            ),
+        )
+
+
+def padded(x: Array, padding: Sequence[int], value: float = 0) -> Array:
+    """`x` with `padding` elements on both sides of its last axes; negative padding crops."""
+    if not any(padding):
+        return x
+    lead = x.ndim - len(padding)
+    grown = np.full(
+        (*x.shape[:lead], *(n + 2 * p for n, p in zip(x.shape[lead:], padding, strict=True))), value, x.dtype
+    )
+    inner = tuple(slice(max(p, 0), p + n if p > 0 else None) for n, p in zip(x.shape[lead:], padding, strict=True))
+    source = tuple(slice(max(-p, 0), n + p if p < 0 else None) for n, p in zip(x.shape[lead:], padding, strict=True))
+    grown[(..., *inner)] = x[(..., *source)]
+    return grown
+
+
+def patches(
+    x: Array, kernel_size: Sequence[int], windows: Sequence[int], stride: Sequence[int], dilation: Sequence[int]
+) -> Array:
+    """Gathers windows: padded [N, C, *sizes] gives [N, C, *kernel_size, *windows]."""
+    columns = np.empty((*x.shape[:2], *kernel_size, *windows), x.dtype)
+    for place, where in taps(kernel_size, windows, stride, dilation):
+        columns[(slice(None), slice(None), *place)] = x[(..., *where)]
+    return columns
+
+
+def _forward(x: Array, w: Array, windows: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes, groups: int) -> Array:
+    """[N, C, *sizes] and [O, C / groups, *kernel] give [N, O, *windows]."""
+    batch, channels = x.shape[:2]
+    outputs, per_group, *kernel_size = w.shape
+    x = padded(x, padding)
+    if per_group == 1 and channels == groups and groups > 1:
+        return _depthwise(x, w, windows, stride, dilation)
+    pointwise = all(size == 1 for size in kernel_size) and all(step == 1 for step in stride)
+    columns = x if pointwise else patches(x, kernel_size, windows, stride, dilation)
+    columns = columns.reshape(batch, groups, per_group * int(np.prod(kernel_size)), -1)
+    rows = w.reshape(groups, outputs // groups, -1)
+    return np.asarray(np.matmul(rows, columns)).reshape(batch, outputs, *windows)
+
+
+def _depthwise(x: Array, w: Array, windows: Sizes, stride: Sizes, dilation: Sizes) -> Array:
+    """One input channel per group: products of slices, since the matrices would be single rows."""
+    batch, channels = x.shape[:2]
+    multiple = w.shape[0] // channels
+    kernel_size = w.shape[2:]
+    rows = w.reshape(channels, multiple, *kernel_size)
+    ones = (1,) * len(windows)
+    result = np.zeros((batch, channels, multiple, *windows), x.dtype)
+    for place, where in taps(kernel_size, windows, stride, dilation):
+        weights = rows[(slice(None), slice(None), *place)].reshape(channels, multiple, *ones)
+        result += x[(slice(None), slice(None), None, *where)] * weights
+    return result.reshape(batch, channels * multiple, *windows)
+
+
+def _transposed(x: Array, w: Array, sizes: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes, groups: int) -> Array:
+    """[N, C, *windows] and [C, O / groups, *kernel] give [N, O, *sizes]: every input element spreads a kernel."""
+    batch, channels, *windows = x.shape
+    per_group, *kernel_size = w.shape[1:]
+    columns = x.reshape(batch, groups, channels // groups, -1)
+    rows = w.reshape(groups, channels // groups, -1).swapaxes(1, 2)
+    spread = np.asarray(np.matmul(rows, columns)).reshape(batch, groups * per_group, *kernel_size, *windows)
+    full = [
+        max(size + 2 * p, (count - 1) * s + (k - 1) * d + 1)
+        for size, p, count, s, k, d in zip(sizes, padding, windows, stride, kernel_size, dilation, strict=True)
+    ]
+    result = np.zeros((batch, groups * per_group, *full), x.dtype)
+    if spread.size:
+        for place, where in taps(kernel_size, windows, stride, dilation):
+            result[(..., *where)] += spread[(slice(None), slice(None), *place)]
+    return result[(..., *(slice(p, p + size) for p, size in zip(padding, sizes, strict=True)))]
+
+
+def _convolution(
+    out: Outputs,
+    input: Array,
+    weight: Array,
+    bias: Array | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    transposed: bool,
+    groups: int,
+) -> Array:
+    rank = weight.ndim - 2
+    batched = input.ndim == rank + 2
+    x = widen(input if batched else input[None])
+    steps, pads, spreads = (
+        per_axis(values, rank, name)
+        for values, name in ((stride, "stride"), (padding, "padding"), (dilation, "dilation"))
+    )
+    run = _transposed if transposed else _forward
+    result = run(x, widen(weight), out.shape[-rank:], steps, pads, spreads, groups)
+    if bias is not None:
+        result = result + widen(bias).reshape(-1, *(1,) * rank)
+    return finish(result, out.dtype).reshape(out.shape)
+
+
+@kernel("aten.convolution.default")
+def convolution(
+    out: Outputs,
+    input: Array,
+    weight: Array,
+    bias: Array | None,
+    stride: Sizes,
+    padding: Sizes,
+    dilation: Sizes,
+    transposed: bool,
+    output_padding: Sizes,
+    groups: int,
+) -> Array:
+    return _convolution(out, input, weight, bias, stride, padding, dilation, transposed, groups)
+
+
+@kernel("aten.conv1d.default", "aten.conv2d.default", "aten.conv3d.default")
+def conv(
+    out: Outputs,
+    input: Array,
+    weight: Array,
+    bias: Array | None = None,
+    stride: Sizes = (1,),
+    padding: Sizes = (0,),
+    dilation: Sizes = (1,),
+    groups: int = 1,
+) -> Array:
+    return _convolution(out, input, weight, bias, stride, padding, dilation, False, groups)
+
+
+@kernel("aten.conv_transpose1d.default", "aten.conv_transpose2d.input", "aten.conv_transpose3d.input")
+def conv_transpose(
+    out: Outputs,
+    input: Array,
+    weight: Array,
+    bias: Array | None = None,
+    stride: Sizes = (1,),
+    padding: Sizes = (0,),
+    output_padding: Sizes = (0,),
+    groups: int = 1,
+    dilation: Sizes = (1,),
+) -> Array:
+    return _convolution(out, input, weight, bias, stride, padding, dilation, True, groups)
+
+
+@kernel("aten.im2col.default")
+def im2col(out: Outputs, self: Array, kernel_size: Sizes, dilation: Sizes, padding: Sizes, stride: Sizes) -> Array:
+    x = self if self.ndim == 4 else self[None]
+    windows = patch_grid(self.shape[-2:], kernel_size, dilation, padding, stride)
+    sizes, steps, pads, spreads = (
+        per_axis(values, 2, "each argument") for values in (kernel_size, stride, padding, dilation)
+    )
+    return patches(padded(x, pads), sizes, windows, steps, spreads).reshape(out.shape)
+
+
+@kernel("aten.col2im.default")
+def col2im(
+    out: Outputs,
+    self: Array,
+    output_size: Sizes,
+    kernel_size: Sizes,
+    dilation: Sizes,
+    padding: Sizes,
+    stride: Sizes,
+) -> Array:
+    windows = patch_grid(output_size, kernel_size, dilation, padding, stride)
+    sizes, steps, pads, spreads = (
+        per_axis(values, 2, "each argument") for values in (kernel_size, stride, padding, dilation)
+    )
+    columns = widen(self).reshape(*out.shape[:-2], *sizes, *windows)
+    full = tuple(n + 2 * p for n, p in zip(output_size, pads, strict=True))
+    result = np.zeros((*out.shape[:-2], *full), columns.dtype)
+    for (i, j), where in taps(sizes, windows, steps, spreads):
+        result[(..., *where)] += columns[..., i, j, :, :]
+    inner = tuple(slice(p, p + n) for n, p in zip(output_size, pads, strict=True))
+    return finish(result[(..., *inner)], out.dtype)

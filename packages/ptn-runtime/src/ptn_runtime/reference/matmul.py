@@ -1,0 +1,118 @@
+"""Numpy kernels of the family `matmul`."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ptn_runtime.reference._numerics import finish, number, widen
+from ptn_runtime.reference.registry import Array, Number, Outputs, kernel
+
+
+def product(a: Array, b: Array) -> Array:
+    """`a @ b` in the working dtype; bools multiply as `and`, add as `or`."""
+    return np.asarray(np.matmul(widen(a), widen(b)))
+
+
+@kernel("aten.mm.default", "aten.bmm.default")
+def mm(out: Outputs, self: Array, mat2: Array) -> Array:
+    return finish(product(self, mat2), out.dtype)
+
+
+@kernel("aten.mv.default")
+def mv(out: Outputs, self: Array, vec: Array) -> Array:
+    return finish(product(self, vec), out.dtype)
+
+
+@kernel("aten.dot.default")
+def dot(out: Outputs, self: Array, tensor: Array) -> Array:
+    return finish(product(self, tensor), out.dtype)
+
+
+@kernel("aten.matmul.default")
+def matmul(out: Outputs, self: Array, other: Array) -> Array:
+    return finish(product(self, other), out.dtype)
+
+
+@kernel("aten.linear.default")
+def linear(out: Outputs, input: Array, weight: Array, bias: Array | None = None) -> Array:
+    x, w = widen(input), widen(weight)
+    rows = x.reshape(-1, x.shape[-1]) if x.ndim != 2 and x.size else x
+    result = np.asarray(rows @ w.T)
+    if bias is not None:
+        result = result.reshape(*input.shape[:-1], *weight.shape[:-1])
+        if result.flags.owndata and bias.ndim <= result.ndim:
+            result += widen(bias)
+        else:
+            result = result + widen(bias)
+    return finish(result, out.dtype).reshape(out.shape)
+
+
+def _plus_product(out: Outputs, self: Array, result: Array, beta: Number, alpha: Number) -> Array:
+    if alpha != 1:
+        result = result * widen(number(alpha, out.dtype))
+    if beta != 0:  # with 0 even NaN in `self` does not count
+        addend = widen(self)
+        result = result + (addend if beta == 1 else addend * widen(number(beta, out.dtype)))
+    return finish(np.broadcast_to(result, out.shape), out.dtype)
+
+
+@kernel("aten.addmm.default")
+def addmm(out: Outputs, self: Array, mat1: Array, mat2: Array, *, beta: Number = 1, alpha: Number = 1) -> Array:
+    return _plus_product(out, self, product(mat1, mat2), beta, alpha)
+
+
+@kernel("aten.baddbmm.default")
+def baddbmm(out: Outputs, self: Array, batch1: Array, batch2: Array, *, beta: Number = 1, alpha: Number = 1) -> Array:
+    return _plus_product(out, self, product(batch1, batch2), beta, alpha)
+
+
+@kernel("aten.addbmm.default")
+def addbmm(out: Outputs, self: Array, batch1: Array, batch2: Array, *, beta: Number = 1, alpha: Number = 1) -> Array:
+    summed = product(batch1, batch2)
+    return _plus_product(out, self, np.asarray(summed.sum(axis=0, dtype=summed.dtype)), beta, alpha)
+
+
+@kernel("aten.addmv.default")
+def addmv(out: Outputs, self: Array, mat: Array, vec: Array, *, beta: Number = 1, alpha: Number = 1) -> Array:
+    return _plus_product(out, self, product(mat, vec), beta, alpha)
+
+
+@kernel("aten.addr.default")
+def addr(out: Outputs, self: Array, vec1: Array, vec2: Array, *, beta: Number = 1, alpha: Number = 1) -> Array:
+    return _plus_product(out, self, np.multiply.outer(widen(vec1), widen(vec2)), beta, alpha)
+
+
+def _distances(difference: Array, p: float) -> Array:
+    """The p-norm over the last axis."""
+    size = np.abs(difference)
+    if p == 0:
+        return np.asarray((size != 0).sum(axis=-1).astype(size.dtype))
+    if p == 1:
+        return np.asarray(size.sum(axis=-1))
+    if p == 2:
+        return np.asarray(np.sqrt((size * size).sum(axis=-1)))
+    if np.isinf(p):
+        return np.asarray(size.max(axis=-1, initial=0))
+    exponent = np.asarray(p, size.dtype)
+    return np.asarray(np.power(np.power(size, exponent).sum(axis=-1), 1 / exponent))
+
+
+@kernel("aten._cdist_forward.default", "aten.cdist.default")
+def cdist(out: Outputs, x1: Array, x2: Array, p: float = 2.0, compute_mode: int | None = None) -> Array:
+    difference = widen(x1)[..., :, None, :] - widen(x2)[..., None, :, :]
+    return finish(_distances(difference, p), out.dtype)
+
+
+@kernel("aten._pdist_forward.default", "aten.pdist.default")
+def pdist(out: Outputs, self: Array, p: float = 2.0) -> Array:
+    x = widen(self)
+    first, second = np.triu_indices(x.shape[0], 1)
+    return finish(_distances(x[first] - x[second], p), out.dtype)
+
+
+@kernel("aten.linalg_cross.default")
+def linalg_cross(out: Outputs, self: Array, other: Array, *, dim: int = -1) -> Array:
+    a, b = np.broadcast_arrays(widen(self), widen(other))
+    a, b = np.moveaxis(a, dim, 0), np.moveaxis(b, dim, 0)
+    parts = [a[1] * b[2] - a[2] * b[1], a[2] * b[0] - a[0] * b[2], a[0] * b[1] - a[1] * b[0]]
+    return finish(np.stack(parts, axis=dim), out.dtype)
