@@ -12,6 +12,7 @@ import numpy as np
 from ptn_format.archive import ALIASES, CONSTANTS, PROGRAM, Archive
 from ptn_format.archive_writer import ArchiveWriter, replace_file
 from ptn_format.codec import ProgramReader, encode_program
+from ptn_format.dtypes import ScalarType
 from ptn_format.errors import FormatError, GraphError, WriteError
 from ptn_format.graph import Method, OutputKind, Program, QuantScheme
 from ptn_format.mapping import Source, map_source
@@ -156,8 +157,9 @@ class Package:
         except GraphError as error:
             error.at(file=self._label, member=PROGRAM)
             raise
-        for key in self._owners:
-            self.constant(key)
+        for key, info in self._owners.items():
+            if info.dtype is ScalarType.BOOL:  # no other bytes can be wrong values
+                self.constant(key)
 
     def close(self) -> None:
         """Lets go of the file. May be called twice; arrays that were handed out stay valid."""

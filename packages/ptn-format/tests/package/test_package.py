@@ -16,7 +16,15 @@ import pytest
 
 import ptn_format
 from ptn_format.dtypes import ScalarType
-from ptn_format.errors import ArchiveError, FormatError, GraphError, ProgramError, UnsupportedVersionError, WeightsError
+from ptn_format.errors import (
+    ArchiveError,
+    ConstantError,
+    FormatError,
+    GraphError,
+    ProgramError,
+    UnsupportedVersionError,
+    WeightsError,
+)
 from ptn_format.graph import AffineGroup, Dim, PackedQuant, Program, TensorMeta
 from ptn_format.package import open_package, write_package
 from ptn_format.quant import pack_affine
@@ -233,6 +241,13 @@ class TestVerify:
         text = message(GraphError, opened.verify)
         assert text.startswith("<bytes>, program.ptg, ")
         assert "bias" in text
+
+    def test_bool_bytes(self, tools: Any, package: bytes, message: Message) -> None:
+        members = tools.members_of(package)
+        assert members["program.safetensors"].endswith(b"\x01\x00\x01")
+        members["program.safetensors"] = members["program.safetensors"][:-1] + b"\x03"
+        text = message(ConstantError, open_package(tools.zip_of(members)).verify)
+        assert text.startswith("<bytes>, program.safetensors, constant 'mask': ")
 
     def test_missing_constants(self, tools: Any, package: bytes, message: Message) -> None:
         members = {"program.ptg": tools.members_of(package)["program.ptg"]}
