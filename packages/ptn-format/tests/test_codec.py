@@ -33,7 +33,8 @@ from ptn_format.graph import (
     TensorArg,
     TensorMeta,
 )
-from ptn_format.text import to_json
+from ptn_format.text import to_dot, to_json, to_text
+from ptn_format.validate import Problem, validate_program
 
 
 def read_program(path: Path) -> bytes:
@@ -190,6 +191,10 @@ def test_random_round_trip(program: Program) -> None:
     decoded = decode_program(encode_program(program))
     assert decoded == program
     assert to_json(decoded) == to_json(program)
+    # Whatever can be written can be checked and shown.
+    assert all(isinstance(problem, Problem) for problem in validate_program(program))
+    assert to_text(program)
+    assert to_dot(program)
 
 
 # ---------------------------------------------------------------------------------------------------- versions

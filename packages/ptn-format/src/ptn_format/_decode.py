@@ -8,7 +8,7 @@ from enum import IntEnum
 from typing import Any, TypeVar
 
 from ptn_format import _tables as t
-from ptn_format._flatbuffer import FlatBuffer
+from ptn_format._flatbuffer import FREE_BYTES, FlatBuffer
 from ptn_format.dtypes import ScalarType
 from ptn_format.errors import FormatError, LimitError, ProgramError
 from ptn_format.graph import (
@@ -48,6 +48,7 @@ from ptn_format.limits import MAX_AXIS_SIZE, MAX_GRAPH_DEPTH, MAX_RANK
 
 __all__ = ["Decoder"]
 
+_T = TypeVar("_T")
 _Enum = TypeVar("_Enum", bound=IntEnum)
 
 _INT64 = struct.Struct("<q")
@@ -74,11 +75,11 @@ class Decoder:
 
     def __init__(self, buffer: FlatBuffer) -> None:
         self._buffer = buffer
-        # Small tables that files share are decoded once; what lies at a position never changes.
         self._dims: dict[int, Dim] = {}
         self._metas: dict[int, TensorMeta] = {}
-        self._arguments: dict[int, Argument] = {}
         self._named_arguments: dict[int, NamedArgument] = {}
+        self._nodes: dict[int, Node] = {}
+        self._prices: dict[int, int] = {}
         self._argument_readers: tuple[Callable[[int], Argument] | None, ...] = (
             None,
             self._tensor_arg,
@@ -95,6 +96,7 @@ class Decoder:
             self._optional_tensor_list_arg,
         )
         self._depth = 0
+        self._graphs = 0  # read so far
 
     def method(self, at: int) -> Method:
         """The method whose table lies at byte `at`."""
@@ -114,6 +116,26 @@ class Decoder:
             raise
 
     # ---------------------------------------------------------------------------------------------- helpers
+
+    def _once(self, known: dict[int, _T], at: int, read: Callable[[int], _T]) -> _T:
+        """What `read` makes of the table at byte `at`, which never changes: decoded once, however often shared.
+
+        Each further use still costs what reading again would beyond `FREE_BYTES`, since all who walk the decoded
+        graph pay for it again. Tables with nested graphs are not kept: how deep a graph lies differs by use.
+        """
+        value = known.get(at)
+        if value is not None:
+            if at in self._prices:
+                self._buffer.spend(self._prices[at], at)
+            return value
+        budget, graphs = self._buffer.budget, self._graphs
+        value = read(at)
+        if self._graphs == graphs:
+            known[at] = value
+            price = budget - self._buffer.budget - FREE_BYTES
+            if price > 0:
+                self._prices[at] = price
+        return value
 
     def _each(self, at: int, offset: int, read: Callable[[int], Any]) -> tuple[Any, ...]:
         return tuple([read(element) for element in self._buffer.tables(at + offset)]) if offset else ()
@@ -145,6 +167,7 @@ class Decoder:
         if self._depth >= MAX_GRAPH_DEPTH:
             raise LimitError(f"more than {MAX_GRAPH_DEPTH} graphs lie within each other", place=f"byte {at}")
         self._depth += 1
+        self._graphs += 1
         try:
             nodes, inputs, outputs, tensor_values = self._buffer.table(t.GRAPH, at)
             return Graph(
@@ -168,6 +191,9 @@ class Decoder:
         return values
 
     def _node(self, at: int) -> Node:
+        return self._once(self._nodes, at, self._new_node)
+
+    def _new_node(self, at: int) -> Node:
         b = self._buffer
         name, op_kind, target, inputs, outputs, metadata = b.table(t.NODE, at)
         text = b.string(at + name)
@@ -207,27 +233,18 @@ class Decoder:
     # -------------------------------------------------------------------------------------------- arguments
 
     def _named_argument(self, at: int) -> NamedArgument:
-        known = self._named_arguments.get(at)
-        if known is not None:
-            return known
+        return self._once(self._named_arguments, at, self._new_named_argument)
+
+    def _new_named_argument(self, at: int) -> NamedArgument:
         b = self._buffer
         name, arg, mutated = b.table(t.NAMED_ARGUMENT, at)
-        argument = self._argument(b.follow(at + arg))
-        named = NamedArgument(
+        return NamedArgument(
             b.string(at + name) or None if name else None,
-            argument,
+            self._argument(b.follow(at + arg)),
             b.data[at + mutated] != 0 if mutated else False,
         )
-        if type(argument) is not GraphArg:
-            # Every use of a nested graph counts against the budget, since all who walk the decoded graph
-            # will pay for it again.
-            self._named_arguments[at] = named
-        return named
 
     def _argument(self, at: int) -> Argument:
-        known = self._arguments.get(at)
-        if known is not None:
-            return known
         b = self._buffer
         value_type, value = b.table(t.ARGUMENT, at)
         tag = b.data[at + value_type] if value_type else 0
@@ -238,8 +255,7 @@ class Decoder:
         read = self._argument_readers[tag] if tag < len(self._argument_readers) else None
         if read is None:
             raise self._unknown("ArgumentValue", tag, at + value_type)
-        argument = self._arguments[at] = read(b.follow(at + value))
-        return argument
+        return read(b.follow(at + value))
 
     def _tensor_arg(self, at: int) -> TensorArg:
         (name,) = self._buffer.table(t.TENSOR_ARG, at)
@@ -306,10 +322,7 @@ class Decoder:
     # ---------------------------------------------------------------------------------------------- tensors
 
     def _tensor_meta(self, at: int) -> TensorMeta:
-        meta = self._metas.get(at)
-        if meta is None:
-            meta = self._metas[at] = self._new_tensor_meta(at)
-        return meta
+        return self._once(self._metas, at, self._new_tensor_meta)
 
     def _new_tensor_meta(self, at: int) -> TensorMeta:
         b = self._buffer

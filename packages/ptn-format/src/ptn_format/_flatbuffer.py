@@ -4,7 +4,8 @@ Python's FlatBuffers runtime has no verifier, so nothing here trusts the bytes:
 
 * nothing outside the buffer is read; offsets lead forwards only, so there are no cycles;
 * every table, vector and string that is visited is paid for, by its size, out of a budget of a few times the
-  buffer's length. Parts that many fields share are allowed, but can't be made to cost more than that;
+  buffer's length. Parts that many fields share are allowed, but can't be made to cost more than that, neither
+  here nor for those who walk the decoded graph;
 * tables, vectors and strings start on 4-byte boundaries, as every FlatBuffers builder puts them.
 """
 
@@ -18,7 +19,10 @@ from typing import Any
 from ptn_format._tables import TABLE_COUNT, Table
 from ptn_format.errors import LimitError, ProgramError
 
-__all__ = ["FlatBuffer"]
+__all__ = ["FREE_BYTES", "FlatBuffer"]
+
+FREE_BYTES = 64
+"""A further use of a part that has been read already costs only what it has beyond these bytes."""
 
 _BUDGET_FACTOR = 4
 """Bytes visited per byte of the buffer. Writers that share nothing need 1."""
@@ -69,7 +73,7 @@ class FlatBuffer:
             raise self.error(f"a {table.name} of {size} bytes reaches beyond the end ({self.size})", at)
         self.budget -= size
         if self.budget < 0:
-            raise self._spent(at)
+            self.spend(0, at)
         return fields
 
     def _parse_vtable(self, table: Table, at: int, vtable: int) -> tuple[int, tuple[int, ...]]:
@@ -124,7 +128,11 @@ class FlatBuffer:
         """
         target = at + self.words[at >> 2]
         text = self._strings.get(target)
-        return self._new_string(at) if text is None else text
+        if text is None:
+            return self._new_string(at)
+        if len(text) > FREE_BYTES:
+            self.spend(len(text) - FREE_BYTES, target)
+        return text
 
     def _new_string(self, at: int) -> str:
         start, length = self._extent("string", self.follow(at), 1)
@@ -177,20 +185,25 @@ class FlatBuffer:
         count = self.words[target >> 2]
         if count * width > self.size - target - 4:
             raise self.error(f"a {what} of {count} elements reaches beyond the end ({self.size})", target)
-        self.budget -= 4 + count * width
-        if self.budget < 0:
-            raise self._spent(target)
+        self.spend(4 + count * width, target)
         return target + 4, count
 
     def _outside(self, at: int) -> str:
         return "off the 4-byte boundaries" if 0 <= at < self.size - 4 else f"outside the {self.size} bytes"
 
-    def _spent(self, at: int) -> LimitError:
-        return LimitError(
-            f"the parts of the program are shared so often that reading it would visit more than {_BUDGET_FACTOR} "
-            f"times its {self.size} bytes; such a file is made to exhaust its reader",
-            place=f"byte {at}",
-        )
+    def spend(self, size: int, at: int) -> None:
+        """Pays for a visit of `size` bytes.
+
+        Raises:
+            LimitError: the budget is spent.
+        """
+        self.budget -= size
+        if self.budget < 0:
+            raise LimitError(
+                f"the parts of the program are shared so often that reading it would visit more than "
+                f"{_BUDGET_FACTOR} times its {self.size} bytes; such a file is made to exhaust its reader",
+                place=f"byte {at}",
+            )
 
     @staticmethod
     def error(reason: str, at: int) -> ProgramError:
