@@ -155,7 +155,8 @@ def _find_directory(view: memoryview) -> _Directory:
     end = _find_end_record(view)
     _, *short, _ = END_RECORD.unpack_from(view, end)
     fields = short
-    if MAX_16 in short[:4] or MAX_32 in short[4:]:
+    # PyTorch's writer, for one, has zip64 records whether or not a field is too small for its value.
+    if MAX_16 in short[:4] or MAX_32 in short[4:] or short[4] + short[5] != end:
         located = _read_zip64_end(view, end, short)
         if located is not None:
             fields, end = located
@@ -473,16 +474,17 @@ def _read_local_header(view: memoryview, entry: _Entry, end: int) -> int:
         raise ArchiveError("the member's header reaches into the archive's directory", member=entry.name)
     extra = bytes(view[start + name_size : offset])
     size, compressed, _, _ = _widen(entry.name, extra, size, compressed, 0, 0)
-    pairs: list[tuple[str, object, object]] = [
+    pairs: tuple[tuple[str, object, object], ...] = (
         ("name", bytes(view[start : start + name_size]), entry.raw_name),
         ("flags", flags, entry.flags),
         ("compression method", method, entry.method),
-    ]
-    late = entry.flags & _FLAG_DESCRIPTOR and (crc, compressed, size) == (0, 0, 0)  # written after the bytes instead
-    if not late:
-        pairs += [("CRC-32", crc, entry.crc), ("size", compressed, entry.compressed_size), ("size", size, entry.size)]
+        ("CRC-32", crc, entry.crc),
+        ("size", compressed, entry.compressed_size),
+        ("size", size, entry.size),
+    )
+    late = entry.flags & _FLAG_DESCRIPTOR  # then a 0 stands for what is written after the bytes
     for what, local, central in pairs:
-        if local != central:
+        if local != central and not (late and local == 0):
             raise ArchiveError(
                 f"the member's own header and the archive's directory disagree about the {what}: "
                 f"{local!r} and {central!r}",

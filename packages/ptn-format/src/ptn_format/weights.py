@@ -168,8 +168,7 @@ def _parse_json(text: bytes) -> dict[str, Any]:
             decoded,
             object_pairs_hook=_unique,
             parse_int=_parse_integer,
-            parse_float=_refuse_number,
-            parse_constant=_refuse_number,
+            parse_constant=_refuse_constant,
         )
     except (ValueError, RecursionError) as error:
         raise WeightsError(f"the JSON text is damaged: {error}") from None
@@ -241,14 +240,13 @@ def _unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     return document
 
 
-def _parse_integer(text: str) -> int:
-    if text.startswith("-") or len(text) > 20:
-        raise ValueError(f"expected an integer from 0 to 2**64 - 1, found {text[:40]}")
-    return int(text)
+def _parse_integer(text: str) -> int | float:
+    """Numbers that are no sizes become floats, which are refused with the name of their tensor."""
+    return float(text) if text == "-0" or len(text) > 20 else int(text)
 
 
-def _refuse_number(text: str) -> Any:
-    raise ValueError(f"expected an integer, found {text[:40]}")
+def _refuse_constant(text: str) -> Any:
+    raise ValueError(f"{text} is no JSON")
 
 
 def _check_metadata(metadata: Any) -> None:
@@ -268,8 +266,8 @@ def _read_entry(key: str, entry: Any, data_size: int) -> tuple[ScalarType, tuple
     dtype = _read_dtype(entry["dtype"])
     shape = _read_shape(entry["shape"])
     offsets = entry["data_offsets"]
-    if not isinstance(offsets, list) or len(offsets) != 2 or not all(type(value) is int for value in offsets):
-        raise WeightsError(f"data_offsets must be two integers, not {_shorten(offsets)}")
+    if not isinstance(offsets, list) or len(offsets) != 2 or not all(_is_size(value) for value in offsets):
+        raise WeightsError(f"data_offsets must be two non-negative integers, found {_shorten(offsets)}")
     begin, end = offsets
     if begin > end or end > data_size:
         raise WeightsError(f"data_offsets [{begin}, {end}] do not lie within the {data_size} bytes of data")
@@ -298,11 +296,15 @@ def _read_shape(shape: Any) -> tuple[int, ...]:
     if len(shape) > MAX_RANK:
         raise LimitError(f"the shape has {len(shape)} axes; at most {MAX_RANK} are read")
     for size in shape:
-        if type(size) is not int:
-            raise WeightsError(f"shape must be an array of integers, not of {_json_kind(size)}")
+        if not _is_size(size):
+            raise WeightsError(f"shape must be an array of non-negative integers, found {_shorten(size)}")
         if size > MAX_AXIS_SIZE:
             raise LimitError(f"an axis has {size} elements; at most {MAX_AXIS_SIZE} are read")
     return tuple(shape)
+
+
+def _is_size(value: Any) -> bool:
+    return type(value) is int and value >= 0  # a bool is an int to Python
 
 
 def _check_spans(spans: list[tuple[int, int, str]], data_size: int) -> None:
@@ -321,11 +323,19 @@ def _check_spans(spans: list[tuple[int, int, str]], data_size: int) -> None:
             )
         position, previous = end, key
     if position != data_size:
-        raise WeightsError(f"{data_size - position} bytes at {position}, after the last tensor, belong to no tensor")
+        last = f" {_shorten(previous)}" if spans else ""
+        raise WeightsError(f"{data_size - position} bytes at {position}, after the last tensor{last}, belong to none")
 
 
 def _json_kind(value: Any) -> str:
-    kinds = {dict: "an object", list: "an array", str: "a string", int: "an integer", bool: "a boolean"}
+    kinds = {
+        dict: "an object",
+        list: "an array",
+        str: "a string",
+        bool: "a boolean",
+        int: "a number",
+        float: "a number",
+    }
     return kinds.get(type(value), "null")
 
 

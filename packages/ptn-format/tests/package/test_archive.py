@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import io
+import shutil
 import struct
+import subprocess
 import zipfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -119,6 +122,19 @@ def test_compressed_member_says_how_to_repack(tools: Any, message: Message, name
         "can be used straight from the file. Unpack the archive and re-pack it without compression and password "
         "(`zip -0`), or write it again with `write_package`"
     )
+
+
+@pytest.mark.skipif(shutil.which("zip") is None, reason="Info-ZIP's zip is not installed")
+@pytest.mark.parametrize("options", [["-0"], ["-0", "-X"], ["-0", "-fz"], ["-0", "-j", "-q", "-D"]])
+def test_repacking_as_the_hint_says(package: bytes, tools: Any, tmp_path: Path, options: list[str]) -> None:
+    members = tools.members_of(package)
+    for name, content in members.items():
+        (tmp_path / name).write_bytes(content)
+    subprocess.run(["zip", *options, "model.ptn", *members], cwd=tmp_path, check=True, capture_output=True)
+    open_package(tmp_path / "model.ptn").verify()
+    if "-fz" not in options:  # with it Info-ZIP 3.0 pipes archives that its own unzip refuses
+        piped = subprocess.run(["zip", *options, "-", *members], cwd=tmp_path, check=True, capture_output=True).stdout
+        open_package(piped).verify()
 
 
 @pytest.mark.parametrize("flag", [1, 1 << 13])
@@ -365,6 +381,17 @@ class TestZip64:
         opened = parse(self.large(tools))
         assert bytes(opened.view(PROGRAM) or b"") == b"1234"
         opened.verify(PROGRAM)
+
+    def test_records_without_need(self, tools: Any) -> None:
+        """PyTorch's zip writer adds zip64 end records to every archive; zipfile and others read them."""
+        data = tools.zip_of({PROGRAM: b"1234"})
+        end = data[-END.size :]
+        _, _, _, count, _, size, offset, _ = END.unpack(end)
+        record = archive.ZIP64_END_RECORD.pack(
+            archive.ZIP64_END_SIGNATURE, 44, 45, 45, 0, 0, count, count, size, offset
+        )
+        locator = archive.ZIP64_LOCATOR.pack(archive.ZIP64_LOCATOR_SIGNATURE, 0, offset + size, 1)
+        parse(data[: -END.size] + record + locator + end).verify(PROGRAM)
 
     @pytest.mark.parametrize(
         ("from_end", "layout", "value", "text"),
