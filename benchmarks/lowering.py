@@ -14,9 +14,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "packages/ptn-runtime/tests/lowering"))
 
-from lowering_graphs import FakePackage, GraphBuilder, T, dims
-
 import numpy as np
+from lowering_graphs import FakePackage, GraphBuilder, T, dims
 from ptn_format.dtypes import ScalarType
 from ptn_format.graph import Method, TensorMeta
 from ptn_format.package import open_package

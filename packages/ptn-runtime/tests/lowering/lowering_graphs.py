@@ -134,7 +134,9 @@ class GraphBuilder:
     def _placeholder(self, name: str, metadata=None) -> None:
         self.nodes.append(Node(name, OpKind.PLACEHOLDER, outputs=(Output(name),), metadata=metadata or {}))
 
-    def call(self, target: str, /, *args: Any, result: str | None = None, meta=None, mutated=(), source=None, **named) -> T:
+    def call(
+        self, target: str, /, *args: Any, result: str | None = None, meta=None, mutated=(), source=None, **named
+    ) -> T:
         """A node with one tensor result."""
         name = result or self.fresh(target)
         if meta is not None:
@@ -177,7 +179,11 @@ class GraphBuilder:
         self.nodes.append(Node(name, OpKind.CALL_FUNCTION, target, tuple(inputs), outputs, metadata))
 
     def build(
-        self, *results: Any, buffers: Mapping[str, T] | None = None, inputs: Mapping[str, T] | None = None, metadata=None
+        self,
+        *results: Any,
+        buffers: Mapping[str, T] | None = None,
+        inputs: Mapping[str, T] | None = None,
+        metadata=None,
     ) -> Method:
         """The method with these user results and stated mutations."""
         specs = [OutputSpec(v.name, OutputKind.BUFFER_MUTATION, key) for key, v in (buffers or {}).items()]

@@ -87,6 +87,18 @@ def test_signature_from_metadata():
     assert lowered.inputs[0].name == "batch.ids"
 
 
+def test_lower_bound_of_upstream_is_not_taken_at_its_word():
+    # executorch 1.5.1 writes a declared minimum of 1 as 2; files with a signature come from an exporter that does not.
+    def bounds(metadata):
+        g = GraphBuilder()
+        x = g.input("x", F32, (2, 9), (3, 9), 2)
+        return lower(g.build(x, metadata=metadata)).inputs[0].dims
+
+    signature = Signature((Parameter("x", Leaf(0)),), Leaf(0))
+    assert bounds({}) == (Dim(1, 9), Dim(3, 9), Dim(2, 2))
+    assert bounds({SIGNATURE_KEY: signature.to_json()}) == (Dim(2, 9), Dim(3, 9), Dim(2, 2))
+
+
 @pytest.mark.parametrize(
     "signature",
     [

@@ -57,6 +57,14 @@ _RENAMED = {
     "aten.numel.default": "aten.sym_numel.default",
 }
 
+_BITWISE = {"and": "bitwise_and", "or": "bitwise_or", "xor": "bitwise_xor"}
+_RENAMED.update(
+    (f"aten.__{name}__.{overload}", f"aten.{full}.{overload}")
+    for name, full in _BITWISE.items()
+    for overload in ("Scalar", "Tensor")
+)
+_IN_PLACE_OPERATORS = {f"aten.__i{name}__": f"aten.__{name}__" for name in _BITWISE}
+
 CONTROL: Mapping[str, str] = {
     "higher_order.cond": "control.cond",
     "higher_order.while_loop": "control.while_loop",
@@ -123,13 +131,15 @@ def canonical_name(target: str) -> str:
 def is_in_place(name: str) -> bool:
     """Whether a canonical name is that of an in-place operator, such as `aten.relu_.default`."""
     base = name.rpartition(".")[0]
+    if base in _IN_PLACE_OPERATORS:
+        return True
     return base.startswith("aten.") and base.endswith("_") and not base.endswith("__")
 
 
 def functional_name(name: str) -> str:
     """The functional form of an in-place operator: `aten.relu_.default` is `aten.relu.default`."""
     base, _, overload = name.rpartition(".")
-    name = f"{base.removesuffix('_')}.{overload}"
+    name = f"{_IN_PLACE_OPERATORS.get(base) or base.removesuffix('_')}.{overload}"
     return _RENAMED.get(name, name)
 
 

@@ -28,7 +28,7 @@ class PackedConstants:
     def __init__(self, body: Body) -> None:
         self._body = body
         self._constants: dict[str, tuple[int, TensorMeta]] = {}
-        self._read: dict[tuple[str, ScalarType | None], int] = {}
+        self._read: dict[tuple[Any, ...], int] = {}
 
     def add(self, name: str, slot: int, meta: TensorMeta) -> None:
         """Enters the constant `name`, whose physical bytes `slot` holds."""
@@ -62,7 +62,9 @@ class PackedConstants:
         return self._node(name, dtype, DEQUANTIZE, packed, args)
 
     def _node(self, name: str, dtype: ScalarType | None, op: str, packed: int, given: dict[str, Any]) -> int:
-        known = self._read.get((name, dtype))
+        # Constants that share their data share what is read of them.
+        identity = (op, packed, dtype, given["scheme"], given["sizes"])
+        known = self._read.get(identity)
         if known is not None:
             return known
         operator = OPERATORS.get(op)
@@ -92,5 +94,5 @@ class PackedConstants:
                 foldable=False,
             )
         )
-        self._read[name, dtype] = output
+        self._read[identity] = output
         return output

@@ -225,15 +225,31 @@ def _input_spec(method: Method, name: str, node: Node | None, mutated: frozenset
     shown = node.metadata.get(NAME_KEY, name) if node is not None else name
     meta = method.graph.tensor_values.get(name)
     if meta is not None:
-        return InputSpec(shown, meta.dtype, meta.sizes, name in mutated)
+        dims = meta.sizes if _has_signature(method) else tuple(_declared(dim) for dim in meta.sizes)
+        return InputSpec(shown, meta.dtype, dims, name in mutated)
     kind = node.outputs[0].kind if node is not None and node.outputs else OutputValueKind.TENSOR
     if kind not in _SCALAR_TYPES:
         raise LoweringError(f"method '{method.name}': the file does not say what input '{name}' is")
     return InputSpec(shown, _SCALAR_TYPES[kind], ())
 
 
+def _declared(dim: Dim) -> Dim:
+    """The bounds that a user of upstream's exporter declared: 1.5.1 writes a minimum of 1 as 2."""
+    return Dim(1, dim.max) if dim.min == 2 and not dim.is_static else dim
+
+
+def _output_node(method: Method) -> Node | None:
+    return next((node for node in reversed(method.graph.nodes) if node.op_kind is OpKind.OUTPUT), None)
+
+
+def _has_signature(method: Method) -> bool:
+    """Whether the file comes from an exporter that keeps signatures, and true bounds."""
+    output = _output_node(method)
+    return output is not None and SIGNATURE_KEY in output.metadata
+
+
 def _signature(method: Method, inputs: tuple[InputSpec, ...]) -> Signature:
-    output = next((node for node in method.graph.nodes if node.op_kind is OpKind.OUTPUT), None)
+    output = _output_node(method)
     count = len(output.inputs) if output is not None else 0
     count -= sum(spec.kind is not OutputKind.USER_OUTPUT for spec in method.output_specs)
     text = output.metadata.get(SIGNATURE_KEY) if output is not None else None

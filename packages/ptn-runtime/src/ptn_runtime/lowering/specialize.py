@@ -125,12 +125,14 @@ class _Builder:
         self._step: Step | None = None
         self._scalars = Scalars(self.emit)
 
-    def build(self, inputs: tuple[Value, ...]) -> StaticGraph:
-        """Runs all steps; `env` holds the inputs."""
+    def build(self, inputs: tuple[Value, ...], *, nested: bool = False) -> StaticGraph:
+        """Runs all steps; `env` holds the inputs. Scalar results of a nested graph become tensors of no axes."""
         graph, env = self.graph, self.env
         states = self._bind(graph)
         self.run(graph.steps)
         results = tuple(env[item.slot] if type(item) is Ref else item for item in graph.results)
+        if nested:
+            results = tuple(self._scalars.as_value(item) for item in results)
         return finish(
             graph.name,
             inputs=inputs,
@@ -391,7 +393,7 @@ class _Builder:
                 operand = Value(-1, name, operand.dtype, operand.shape, ValueKind.INPUT)
                 inputs.append(operand)
             builder.env[slot] = operand
-        return builder.build(tuple(inputs))
+        return builder.build(tuple(inputs), nested=True)
 
     def _inline(self, graph: CanonicalGraph, operands: Sequence[Any]) -> Sequence[Any]:
         builder = _Builder(graph, self.folder, self.messages)
@@ -432,11 +434,12 @@ def _literal(name: str, array: np.ndarray[Any, Any]) -> Value:
 
 
 def _fits(spec: TensorSpec, meta: TensorMeta) -> bool:
+    """Whether the file allows for dtype and shape; lower bounds count on static axes only, for upstream raises them."""
     sizes = meta.sizes
     if spec.dtype is not meta.dtype or len(sizes) != len(spec.shape):
         return False
-    for size, dim in zip(spec.shape, sizes, strict=True):  # noqa: SIM110  twice as fast as all(...)
-        if size < dim.min or size > dim.max >= 0:
+    for size, dim in zip(spec.shape, sizes, strict=True):
+        if size != dim.min and (size > dim.max >= 0 or dim.min == dim.max):
             return False
     return True
 

@@ -1,0 +1,205 @@
+"""In-place programs of PyTorch, lowered as torch.export captures them, against eager."""
+
+from __future__ import annotations
+
+import operator
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "lowering"))
+
+from lowering_graphs import GraphBuilder, S, T, run, specialize
+from ptn_format.dtypes import ScalarType
+
+DTYPES = {
+    torch.float32: ScalarType.FLOAT,
+    torch.float16: ScalarType.HALF,
+    torch.int64: ScalarType.LONG,
+    torch.int32: ScalarType.INT,
+    torch.bool: ScalarType.BOOL,
+}
+
+
+def translate(program, constants):
+    """The method of an exported program that was not functionalised; buffers and constants keep their names."""
+    g = GraphBuilder()
+    signature = program.graph_signature
+    values = {}
+    results = ()
+    for node in program.graph.nodes:
+        if node.op == "placeholder":
+            fake = node.meta["val"]
+            if node.name in signature.inputs_to_buffers:
+                key = signature.inputs_to_buffers[node.name]
+                values[node] = g.buffer(node.name, key, DTYPES[fake.dtype], *fake.shape)
+            elif node.name in signature.inputs_to_lifted_tensor_constants:
+                key = signature.inputs_to_lifted_tensor_constants[node.name]
+                values[node] = g.constant(node.name, constants[key], key)
+            else:
+                values[node] = g.input(node.name, DTYPES[fake.dtype], *fake.shape)
+        elif node.op == "call_function":
+            values[node] = call(g, node, values)
+        elif node.op == "output":
+            results = tuple(values[item] for item in node.args[0])
+    return g.build(*results)
+
+
+def call(g, node, values):
+    if node.target is operator.getitem:
+        return values[node.args[0]][node.args[1]]
+    schema = node.target._schema
+    named = dict(zip((arg.name for arg in schema.arguments), node.args, strict=False)) | node.kwargs
+    named = {name: torch.fx.map_arg(value, values.get) for name, value in named.items()}
+    named = {name: plain(value) for name, value in named.items()}
+    mutated = tuple(a.name for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write)
+    target = f"torch.ops.{node.target}"
+    fake = node.meta["val"]
+    if isinstance(fake, list | tuple):
+        return g.list_call(target, count=len(fake), **named)
+    return g.call(target, result=node.name, mutated=mutated, **named)
+
+
+def plain(value):
+    if isinstance(value, torch.dtype):
+        return DTYPES[value]
+    if isinstance(value, torch.device | torch.layout | torch.memory_format):
+        return str(value)
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    assert value is None or isinstance(value, bool | int | float | str | T | S), value
+    return value
+
+
+class Program(nn.Module):
+    """A module whose forward is `body(self, x, y)`; `state` is a buffer."""
+
+    def __init__(self, body):
+        super().__init__()
+        self.body = body
+        self.register_buffer("state", torch.arange(12, dtype=torch.float32).reshape(3, 4))
+
+    def forward(self, x, y):
+        return self.body(self, x, y)
+
+
+def slice_assignment(self, x, y):
+    z = x.clone()
+    z[1:, ::2] = y[1:, ::2] * 2
+    z[0] += 1
+    return z
+
+
+def rows_of_state(self, x, y):
+    row = self.state[1]
+    row.copy_(x[0])
+    self.state.t()[2].mul_(3)
+    return row + 0, self.state.sum()
+
+
+def masks(self, x, y):
+    z = x * 1
+    z.masked_fill_(y > 0, -1.5)
+    z[z < 0] = 7
+    return z
+
+
+def scatters(self, x, y):
+    z = x.clone()
+    index = torch.tensor([[0, 1, 2, 0]])
+    z.scatter_(0, index, y)
+    z.index_add_(1, torch.tensor([0, 3, 3]), y[:, :3])
+    z.view(-1).index_fill_(0, torch.tensor([5]), 9.0)
+    self.state.index_copy_(0, torch.tensor([2]), z[:1])
+    return z
+
+
+def halves(self, x, y):
+    z = x.to(torch.float16)
+    z += y
+    z[:, 1].div_(3)
+    z.clamp_(-1, 1)
+    return z
+
+
+def integers(self, x, y):
+    z = torch.zeros(3, 4, dtype=torch.int64)
+    z.copy_(x * 4)
+    z[:, 0] |= 1
+    z.lt_(2)
+    return z
+
+
+def chunks(self, x, y):
+    z = x.clone()
+    a, b = z.chunk(2, dim=1)
+    a.add_(b)
+    b.zero_()
+    first, *_ = z.unbind(0)
+    first.fill_(5)
+    return z, a, first
+
+
+def activations(self, x, y):
+    z = x + y
+    torch.relu_(z)
+    z.sigmoid_().neg_()
+    z.addcmul_(x, y, value=0.5)
+    z.lerp_(y, 0.25)
+    return z
+
+
+def input_mutation(self, x, y):
+    x.mul_(2)
+    y[0, 0] = 3
+    return x + y
+
+
+def read_before_write(self, x, y):
+    old = self.state * 1
+    view = self.state.view(4, 3)
+    self.state.add_(x)
+    return old, view
+
+
+BODIES = [
+    slice_assignment,
+    rows_of_state,
+    masks,
+    scatters,
+    halves,
+    integers,
+    chunks,
+    activations,
+    input_mutation,
+    read_before_write,
+]
+
+
+@pytest.mark.parametrize("body", BODIES, ids=lambda body: body.__name__)
+def test_against_eager(body):
+    generator = torch.Generator().manual_seed(0)
+    x, y = torch.randn(3, 4, generator=generator), torch.randn(3, 4, generator=generator)
+    module = Program(body).eval()
+    program = torch.export.export(module, (x.clone(), y.clone()))
+    constants = {name: tensor.detach().numpy() for name, tensor in program.constants.items()}
+    method = translate(program, constants)
+    graph = specialize(method, constants=constants)
+
+    states = {"state": module.state.numpy().copy()}
+    data = [x.numpy().copy(), y.numpy().copy()]
+    got = run(graph, *data, states=states, constants=constants)
+
+    eager_x, eager_y = x.clone(), y.clone()
+    want = module(eager_x, eager_y)
+    want = want if isinstance(want, tuple) else (want,)
+    for result, tensor in zip(got, want, strict=True):
+        assert result.dtype == tensor.numpy().dtype
+        np.testing.assert_allclose(result, tensor.numpy(), rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(states["state"], module.state.numpy(), rtol=1e-6)
+    np.testing.assert_allclose(data[0], eager_x.numpy(), rtol=1e-6)
+    np.testing.assert_allclose(data[1], eager_y.numpy(), rtol=1e-6)
