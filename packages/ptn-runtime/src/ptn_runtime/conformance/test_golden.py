@@ -23,7 +23,7 @@ LOOSE = {  # package: absolute tolerance, and why
 
 
 def calls(name: str) -> list[tuple[str, list[Array] | dict[str, Array], list[Array]]]:
-    """Prefix (a method, or a further call of `forward`), inputs and expected outputs of each recorded call, in order."""
+    """Prefix (a method, or a further call of `forward`), inputs and expected outputs of each call, in order."""
     with np.load(GOLDEN / name / "io.npz") as archive:
         arrays = dict(archive)
     found: list[tuple[str, list[Array] | dict[str, Array], list[Array]]] = []
