@@ -13,6 +13,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from ptn_format import codec, graph
+from ptn_format._decode import Decoder
+from ptn_format._flatbuffer import FlatBuffer
 from ptn_format.codec import FORMAT_VERSION, ProgramReader, check_version, decode_program, encode_program
 from ptn_format.errors import FormatError, LimitError, ProgramError, UnsupportedVersionError, WriteError
 from ptn_format.graph import (
@@ -100,6 +102,21 @@ def test_equal_parts_are_stored_once() -> None:
     one = len(encode_program(program_of(StringArg("shared text of some length"))))
     many = len(encode_program(program_of(*[StringArg("shared text of some length")] * 100)))
     assert many - one == 4 * 99
+
+
+def test_readers_are_not_exhausted_by_our_sharing() -> None:
+    """However much of a program is the same, what is written can be read."""
+    name = "p_" + "a_rather_long_name_" * 10
+    arguments = (TensorArg(name), IntListArg(tuple(range(100))), graph.TensorListArg((name,) * 8), StringArg(name))
+    inputs = tuple(NamedArgument(name, arg) for arg in arguments)
+    nodes = tuple(Node(f"n{i}", OpKind.CALL_FUNCTION, name, inputs, metadata={name: name}) for i in range(500))
+    program = Program("1.0", (Method("m", Graph(nodes)),))
+    data = encode_program(program)
+    assert decode_program(data) == program
+    reader = FlatBuffer(data)
+    budget = reader.budget
+    Decoder(reader).method(codec._open(reader)[1]["m"])
+    assert budget - reader.budget < 3.2 * len(data)
 
 
 def test_special_floats_survive() -> None:

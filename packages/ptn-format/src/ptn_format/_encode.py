@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from ptn_format._flatbuffer import FREE_BYTES
 from ptn_format.errors import WriteError
 from ptn_format.graph import (
     AffineGroup,
@@ -78,7 +79,8 @@ class _Encoder:
         self._builder: Any = Builder(1 << 16)
         self._too_large: type[Exception] = BuilderSizeError
         self._calls: dict[str, Callable[..., Any]] = {}
-        self._shared: dict[Any, int] = {}
+        self._shared: dict[Any, tuple[int, int]] = {}
+        self._charged = 0
         self._depth = 0
         self._arguments: dict[type, Callable[[Any], int]] = {
             TensorArg: lambda arg: self._table("TensorArg", Name=self._string(arg.name)),
@@ -131,12 +133,15 @@ class _Encoder:
         return offset
 
     def _string(self, text: str) -> int:
+        return self._once(text, self._new_string)
+
+    def _new_string(self, text: str) -> int:
+        if not isinstance(text, str):
+            raise WriteError(f"expected a string, found {text!r}")
         try:
-            offset: int = self._builder.CreateSharedString(text)
+            offset: int = self._builder.CreateString(text)
         except UnicodeEncodeError as error:
             raise WriteError(f"{text!r} is not Unicode text: {error.reason}; the format holds UTF-8") from error
-        except (AttributeError, TypeError) as error:
-            raise WriteError(f"expected a string, found {text!r}") from error
         return offset
 
     def _optional(self, text: str | None) -> int | None:
@@ -164,13 +169,24 @@ class _Encoder:
         return vector
 
     def _once(self, item: _T, write: Callable[[_T], int]) -> int:
-        """Writes a small table the first time; equal ones share it."""
+        """Writes a string or small table the first time; equal ones share it.
+
+        Readers charge each further use of a large part, so that sharing can't exhaust them. This counts along,
+        and writes a part anew before a reader of the whole would be charged more than three times its size.
+        """
         try:
-            offset = self._shared.get(item)
+            known = self._shared.get(item)
         except TypeError:  # built with a list where the type says tuple: not hashable, but as good to write
             return write(item)
-        if offset is None:
-            offset = self._shared[item] = write(item)
+        written = self._builder.Offset()
+        if known is not None:
+            offset, price = known
+            if price <= 0 or self._charged + price <= 2 * written:
+                self._charged += max(price, 0)
+                return offset
+        before = written + self._charged
+        offset = write(item)
+        self._shared[item] = offset, self._builder.Offset() + self._charged - before - FREE_BYTES
         return offset
 
     # ------------------------------------------------------------------------------------------------ graph

@@ -21,7 +21,7 @@ from ptn_format.errors import LimitError, ProgramError
 
 __all__ = ["FREE_BYTES", "FlatBuffer"]
 
-FREE_BYTES = 64
+FREE_BYTES = 128
 """A further use of a part that has been read already costs only what it has beyond these bytes."""
 
 _BUDGET_FACTOR = 4
