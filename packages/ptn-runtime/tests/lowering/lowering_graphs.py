@@ -135,13 +135,13 @@ class GraphBuilder:
         self.nodes.append(Node(name, OpKind.PLACEHOLDER, outputs=(Output(name),), metadata=metadata or {}))
 
     def call(
-        self, target: str, /, *args: Any, result: str | None = None, meta=None, mutated=(), source=None, **named
+        self, target: str, /, *args: Any, result: str | None = None, meta=None, mutated=(), location=None, **named
     ) -> T:
         """A node with one tensor result."""
         name = result or self.fresh(target)
         if meta is not None:
             self.values[name] = meta
-        self._node(name, target, args, named, (Output(name),), mutated, source)
+        self._node(name, target, args, named, (Output(name),), mutated, location)
         return T(name)
 
     def list_call(self, target: str, /, *args: Any, count: int, **named) -> list[T]:
@@ -164,18 +164,18 @@ class GraphBuilder:
         self._node(name, target, args, named, (Output(name, kind),), (), None)
         return S(name, kind)
 
-    def effect(self, target: str, /, *args: Any, source=None, **named) -> None:
+    def effect(self, target: str, /, *args: Any, location=None, **named) -> None:
         """A node without results."""
-        self._node(self.fresh(target), target, args, named, (), (), source)
+        self._node(self.fresh(target), target, args, named, (), (), location)
 
     def fresh(self, target: str) -> str:
         self.count += 1
         return f"{target.split('.')[-2]}_{self.count}"
 
-    def _node(self, name, target, args, named, outputs, mutated, source) -> None:
+    def _node(self, name, target, args, named, outputs, mutated, location) -> None:
         inputs = [NamedArgument(None, argument(arg)) for arg in args]
         inputs += [NamedArgument(key, argument(arg), key in mutated) for key, arg in named.items()]
-        metadata = {"ptn.source": source} if source else {}
+        metadata = {"ptn.source": location} if location else {}
         self.nodes.append(Node(name, OpKind.CALL_FUNCTION, target, tuple(inputs), outputs, metadata))
 
     def build(

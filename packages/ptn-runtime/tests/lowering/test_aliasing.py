@@ -262,7 +262,7 @@ def refused(method, **kwargs) -> str:
 def test_write_to_constant_is_refused():
     g = GraphBuilder()
     w = g.constant("p_w", np.zeros(3, np.float32), "w")
-    result = g.call("torch.ops.aten.add_.Tensor", w, 1.0, source="model.py:7")
+    result = g.call("torch.ops.aten.add_.Tensor", w, 1.0, location="model.py:7")
     text = refused(g.build(result), constants={"w": np.zeros(3, np.float32)})
     assert "aten.add_.Tensor writes to constant 'w', which is read-only" in text
     assert "model.py:7" in text

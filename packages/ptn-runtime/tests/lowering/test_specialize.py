@@ -122,7 +122,7 @@ def assertion(text="the sizes must be even"):
     x = g.input("x", F32, (1, 9), metadata={"ptn.name": "batch.x"})
     size = g.scalar("torch.ops.aten.sym_size.int", x, 0)
     even = g.scalar("_operator.eq", g.scalar("_operator.mod", size, 2), 0, kind=BOOLEAN)
-    g.effect("torch.ops.aten._assert_scalar.default", even, text, source="model.py:3")
+    g.effect("torch.ops.aten._assert_scalar.default", even, text, location="model.py:3")
     return g.build(g.call("torch.ops.aten.neg.default", x))
 
 
@@ -155,7 +155,7 @@ def test_shapes_that_do_not_fit_are_the_callers_fault():
     g = GraphBuilder()
     x = g.input("x", F32, (1, 8), 3)
     y = g.input("y", F32, (1, 8), 3)
-    method = g.build(g.call("torch.ops.aten.add.Tensor", x, y, source="model.py:9"))
+    method = g.build(g.call("torch.ops.aten.add.Tensor", x, y, location="model.py:9"))
     text = raised(InputError, method, (2, 3), (4, 3))
     assert "node 'add_1' (aten.add.Tensor) from model.py:9 cannot run on x: float32[2, 3], y: float32[4, 3]" in text
     assert "Input shapes: x[2, 3], y[4, 3]" in text
@@ -196,8 +196,8 @@ def test_file_and_rule_disagree(meta):
 def test_all_unknown_operators_are_listed():
     g = GraphBuilder()
     x = g.input("x", F32, 2)
-    a = g.call("torch.ops.made_up.thing.default", x, source="model.py:1")
-    b = g.call("torch.ops.made_up.thing.default", a, source="model.py:2")
+    a = g.call("torch.ops.made_up.thing.default", x, location="model.py:1")
+    b = g.call("torch.ops.made_up.thing.default", a, location="model.py:2")
     c = g.call("torch.ops.made_up.other.default", b)
     d = g.call("torch.ops.aten.neg.default", c, made_up=3)
     text = raised(LoweringError, g.build(d))
@@ -260,7 +260,7 @@ def test_item_as_size_is_refused():
     g = GraphBuilder()
     n = g.input("n", I64, 1)
     item = g.scalar("torch.ops.aten._local_scalar_dense.default", n)
-    method = g.build(g.call("torch.ops.aten.full.default", [item], 1.0, source="model.py:5"))
+    method = g.build(g.call("torch.ops.aten.full.default", [item], 1.0, location="model.py:5"))
     text = raised(LoweringError, method)
     assert "node 'full_2' (aten.full.default) from model.py:5" in text
     assert "argument 'size' is the item of a tensor" in text

@@ -77,7 +77,6 @@ IN_PLACE_VIEWS = frozenset(
     f"aten.{name}_"
     for name in (
         "as_strided",
-        "detach",
         "resize",
         "resize_as",
         "set",

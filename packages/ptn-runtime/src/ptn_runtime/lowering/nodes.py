@@ -185,6 +185,9 @@ class NodeReader:
         target = self._handle_of(node.inputs[0]) if node.inputs else None
         if target is None:
             raise BindError("writes to something that is no tensor")
+        if base == "aten.detach_":  # concerns autograd only
+            self.body.handles.update((name, target) for name, _ in _output_names(node))
+            return
         others = [item.name or "?" for item in node.inputs[1:] if item.mutated]
         if others:
             raise BindError(f"writes to its argument(s) {', '.join(others)}, which has no functional form")
