@@ -85,6 +85,11 @@ class _Entry:
     size: int
     header_offset: int
 
+    @property
+    def label(self) -> str:
+        """How errors call it: at most one line of printable characters, whatever the name is."""
+        return _label(self.name)
+
 
 @dataclass(frozen=True, slots=True)
 class _Directory:
@@ -335,12 +340,16 @@ def _read_entries(view: memoryview, directory: _Directory) -> Iterator[_Entry]:
         extra = bytes(view[start + name_size : start + name_size + extra_size])
         size, compressed, header_offset, disk = _widen(name, extra, size, compressed, fields[16], disk)
         if disk:
-            raise ArchiveError(_SPLIT, member=name)
+            raise ArchiveError(_SPLIT, member=_label(name))
         yield _Entry(raw_name, name, flags, method, crc, compressed, size, header_offset)
     if position != end:
         raise ArchiveError(
             f"{end - position} bytes of the archive's directory belong to none of its {directory.count} entries"
         )
+
+
+def _label(name: str) -> str:
+    return name if name.isprintable() and len(name) <= 200 else repr(name[:200])
 
 
 def _decode_name(raw: bytes, flags: int) -> str:
@@ -357,7 +366,7 @@ def _extra_fields(extra: bytes, name: str) -> Iterator[tuple[int, bytes]]:
         identifier, size = struct.unpack_from("<2H", extra, position)
         position += 4 + size
         if position > len(extra):
-            raise ArchiveError(f"the extra field {identifier:#06x} reaches beyond its header", member=name)
+            raise ArchiveError(f"the extra field {identifier:#06x} reaches beyond its header", member=_label(name))
         yield identifier, extra[position - size : position]
 
 
@@ -367,13 +376,13 @@ def _widen(name: str, extra: bytes, size: int, compressed: int, offset: int, dis
         return size, compressed, offset, disk
     fields = [data for identifier, data in _extra_fields(extra, name) if identifier == ZIP64_EXTRA_ID]
     if len(fields) != 1:
-        raise ArchiveError(f"the header needs one zip64 extra field and has {len(fields)}", member=name)
+        raise ArchiveError(f"the header needs one zip64 extra field and has {len(fields)}", member=_label(name))
     data, position = fields[0], 0
     values = []
     for value, saturated, width in ((size, MAX_32, 8), (compressed, MAX_32, 8), (offset, MAX_32, 8), (disk, MAX_16, 4)):
         if value == saturated:
             if position + width > len(data):
-                raise ArchiveError(f"the zip64 extra field is cut short: it has {len(data)} bytes", member=name)
+                raise ArchiveError(f"the zip64 extra field is cut short: it has {len(data)} bytes", member=_label(name))
             value = int.from_bytes(data[position : position + width], "little")
             position += width
         values.append(value)
@@ -386,22 +395,22 @@ def _check_entries(entries: list[_Entry]) -> None:
     for entry in entries:
         _check_name(entry.name)
         if entry.name in seen:
-            raise ArchiveError("two members have this name", member=entry.name)
+            raise ArchiveError("two members have this name", member=entry.label)
         seen.add(entry.name)
         if entry.flags & (_FLAG_ENCRYPTED | _FLAG_MASKED):
-            raise ArchiveError(f"the member is encrypted. {_REPACK}", member=entry.name)
+            raise ArchiveError(f"the member is encrypted. {_REPACK}", member=entry.label)
         if entry.method != 0 or entry.flags & _FLAG_PATCH:
-            raise ArchiveError(f"the member is compressed (method {entry.method}). {_REPACK}", member=entry.name)
+            raise ArchiveError(f"the member is compressed (method {entry.method}). {_REPACK}", member=entry.label)
         if entry.compressed_size != entry.size:
             raise ArchiveError(
                 f"the member is stored, but its two sizes differ: {entry.compressed_size} and {entry.size}",
-                member=entry.name,
+                member=entry.label,
             )
         limit = _MEMBER_LIMITS.get(entry.name, MAX_MEMBER_BYTES)
         if entry.size > limit:
-            raise LimitError(f"the member has {entry.size} bytes; at most {limit} are read", member=entry.name)
+            raise LimitError(f"the member has {entry.size} bytes; at most {limit} are read", member=entry.label)
         if entry.name.endswith("/") and entry.size:
-            raise ArchiveError(f"the directory entry has {entry.size} bytes", member=entry.name)
+            raise ArchiveError(f"the directory entry has {entry.size} bytes", member=entry.label)
     if ALIASES in seen and CONSTANTS not in seen:
         raise ArchiveError(f"the archive has {ALIASES} but no {CONSTANTS} that it could refer to", member=ALIASES)
 
@@ -436,7 +445,7 @@ def _locate_members(view: memoryview, entries: list[_Entry], end: int) -> dict[s
         if position > end:
             raise ArchiveError(
                 f"the member's {entry.size} bytes at {offset} reach into the archive's directory at {end}",
-                member=entry.name,
+                member=entry.label,
             )
         if entry.flags & _FLAG_DESCRIPTOR:
             following = ordered[index + 1].header_offset if index + 1 < len(ordered) else end
@@ -452,13 +461,13 @@ def _misplaced(entry: _Entry, position: int) -> ArchiveError:
     if entry.header_offset < position:
         return ArchiveError(
             f"the member starts at {entry.header_offset}, inside the one before it, which ends at {position}",
-            member=entry.name,
+            member=entry.label,
         )
     if position == 0:
         return ArchiveError(f"{entry.header_offset} bytes precede the archive's first member. Remove them")
     return ArchiveError(
         f"{entry.header_offset - position} bytes at {position}, before this member, belong to no member",
-        member=entry.name,
+        member=entry.label,
     )
 
 
@@ -466,12 +475,12 @@ def _read_local_header(view: memoryview, entry: _Entry, end: int) -> int:
     """Compares a local header with its directory entry; returns where the member's bytes start."""
     start = entry.header_offset + LOCAL_HEADER.size
     if start > end or bytes(view[entry.header_offset : entry.header_offset + 4]) != LOCAL_SIGNATURE:
-        raise ArchiveError(f"no member starts at {entry.header_offset}, where one should", member=entry.name)
+        raise ArchiveError(f"no member starts at {entry.header_offset}, where one should", member=entry.label)
     fields = LOCAL_HEADER.unpack_from(view, entry.header_offset)
     _, _, flags, method, _, _, crc, compressed, size, name_size, extra_size = fields
     offset: int = start + name_size + extra_size
     if offset > end:
-        raise ArchiveError("the member's header reaches into the archive's directory", member=entry.name)
+        raise ArchiveError("the member's header reaches into the archive's directory", member=entry.label)
     extra = bytes(view[start + name_size : offset])
     size, compressed, _, _ = _widen(entry.name, extra, size, compressed, 0, 0)
     pairs: tuple[tuple[str, object, object], ...] = (
@@ -488,7 +497,7 @@ def _read_local_header(view: memoryview, entry: _Entry, end: int) -> int:
             raise ArchiveError(
                 f"the member's own header and the archive's directory disagree about the {what}: "
                 f"{local!r} and {central!r}",
-                member=entry.name,
+                member=entry.label,
             )
     return offset
 
@@ -503,5 +512,5 @@ def _check_descriptor(view: memoryview, entry: _Entry, position: int, end: int) 
     if found not in [prefix + record for record in records for prefix in (b"", _DESCRIPTOR_SIGNATURE)]:
         raise ArchiveError(
             f"the data descriptor after the member's bytes, at {position}, is missing or disagrees with the directory",
-            member=entry.name,
+            member=entry.label,
         )

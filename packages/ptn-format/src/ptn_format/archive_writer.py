@@ -190,7 +190,10 @@ def _sync_folder(folder: str) -> None:
     """Makes the new name last through a crash of the system, where the system can do that."""
     if os.name == "nt":
         return
-    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        descriptor = os.open(folder, os.O_RDONLY)
+    except PermissionError:  # a folder that may be written to but not be listed
+        return
     try:
         os.fsync(descriptor)
     except OSError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import mmap
 import os
@@ -22,6 +23,7 @@ MAX_STREAM_BYTES = 4 << 30
 
 _READ_CHUNK = 1 << 20
 _ZIP_PREFIX = b"PK"
+_EMPTY = "not a .ptn package: the file is empty"
 
 
 class Mapping:
@@ -96,8 +98,22 @@ def _map_descriptor(descriptor: int, label: str, path: str | None) -> Mapping:
     if not stat.S_ISREG(status.st_mode):
         raise NotAPackageError("not a .ptn package: this is no plain file but a device, pipe or socket", file=label)
     _check_size(status.st_size, label)
-    map_ = mmap.mmap(descriptor, status.st_size, access=mmap.ACCESS_READ)
+    try:
+        map_ = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
+    except ValueError:  # cut to nothing since its size was asked for
+        raise NotAPackageError(_EMPTY, file=label) from None
+    except OSError as error:
+        if error.errno not in (errno.ENODEV, errno.ENOTSUP):
+            raise
+        return _from_buffer(memoryview(_read_descriptor(descriptor, label)), label, path)
+    _check_size(len(map_), label)
     return Mapping(memoryview(map_), label, path, map_)
+
+
+def _read_descriptor(descriptor: int, label: str) -> bytes:
+    """Reads a file of a file system that maps none, such as some network and FUSE ones."""
+    with open(os.dup(descriptor), "rb") as file:
+        return _read_all(file, label)
 
 
 def _map_file_object(file: Any) -> Mapping:
@@ -149,15 +165,15 @@ def _read_all(file: Any, label: str) -> bytes:
     return b"".join(parts)
 
 
-def _from_buffer(view: memoryview, label: str) -> Mapping:
+def _from_buffer(view: memoryview, label: str, path: str | None = None) -> Mapping:
     if not view.c_contiguous:
         view = memoryview(view.tobytes())
     _check_size(view.nbytes, label)
-    return Mapping(view.cast("B").toreadonly(), label)
+    return Mapping(view.cast("B").toreadonly(), label, path)
 
 
 def _check_size(size: int, label: str) -> None:
     if size == 0:
-        raise NotAPackageError("not a .ptn package: the file is empty", file=label)
+        raise NotAPackageError(_EMPTY, file=label)
     if size > MAX_PACKAGE_BYTES:
         raise LimitError(f"the file has {size} bytes; at most {MAX_PACKAGE_BYTES} are read", file=label)

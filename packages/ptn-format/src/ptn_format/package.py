@@ -153,13 +153,24 @@ class Package:
             archive.verify(name)
         constants = {key: self.constant_info(key) for key in self.constant_keys}
         try:
-            check_program(self.program, constants)
+            program = self.program
+            check_program(program, constants)
+            self._check_aliases(mutable_keys(program))
         except GraphError as error:
             error.at(file=self._label, member=PROGRAM)
             raise
         for key, info in self._owners.items():
             if info.dtype is ScalarType.BOOL:  # no other bytes can be wrong values
                 self.constant(key)
+
+    def _check_aliases(self, mutable: frozenset[str]) -> None:
+        for alias, owner in self._aliases.items():
+            for key in (alias, owner):
+                if key in mutable:
+                    raise GraphError(
+                        f"a method writes to {key!r}, but {alias!r} is stored as an alias of {owner!r}: a buffer that "
+                        "is written to has bytes of its own. Write the package again with `write_package`"
+                    )
 
     def close(self) -> None:
         """Lets go of the file. May be called twice; arrays that were handed out stay valid."""
@@ -212,7 +223,7 @@ def write_package(
 
     Args:
         target: a path, whose missing parent directories are made, or a binary file object that can seek and is at
-            its start.
+            its start. What is in a file object when writing fails is not a package.
         program: the program.
         constants: the values of all constants that the program binds, by data key, in their stored form; arrays, or
             anything else with `dtype`, `shape` and `__array__`.

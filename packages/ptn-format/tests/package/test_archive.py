@@ -174,6 +174,17 @@ def test_unsafe_names(tools: Any, message: Message, name: str, reason: str) -> N
     assert f"the member name {name!r} {reason}" in text
 
 
+def test_names_do_not_flood_or_steer_the_terminal(tools: Any, message: Message) -> None:
+    for name in ("x" * 60_000, "\x1b[2J"):
+        buffer = io.BytesIO()
+        with zipfile.ZipFile(buffer, "w") as file:
+            file.writestr(PROGRAM, b"1234")
+            file.writestr(name, b"0" * 99, zipfile.ZIP_DEFLATED)
+        text = message(ArchiveError, lambda b=buffer: parse(b.getvalue()))  # type: ignore[misc]
+        assert len(text) < 600
+        assert text.isprintable()
+
+
 def test_dots_inside_a_name_are_fine(tools: Any) -> None:
     assert "a..b/c..txt" in parse(tools.zip_of({PROGRAM: b"1234", "a..b/c..txt": b""})).members
 

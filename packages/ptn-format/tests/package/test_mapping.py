@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import io
 import mmap
@@ -193,6 +194,33 @@ def test_empty_file(tmp_path: Path, message: Message) -> None:
     file.touch()
     for source in (file, b"", io.BytesIO(), Stream()):
         assert "not a .ptn package: the file is empty" in message(NotAPackageError, lambda s=source: open_package(s))  # type: ignore[misc]
+
+
+def test_file_system_that_maps_nothing(path: Path, package: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Refusing:
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            raise OSError(errno.ENODEV, "No such device")
+
+    monkeypatch.setattr("mmap.mmap", Refusing)
+    opened = map_source(path)
+    assert bytes(opened.view) == package
+    assert opened.path == str(path)
+    open_package(path).verify()
+    with path.open("rb") as file:
+        file.seek(5)
+        assert bytes(map_source(file).view) == package
+
+
+def test_file_that_is_cut_while_it_is_opened(path: Path, message: Message, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.fstat
+
+    def cut(descriptor: int) -> os.stat_result:
+        status = real(descriptor)
+        os.truncate(path, 0)
+        return status
+
+    monkeypatch.setattr(os, "fstat", cut)
+    assert "the file is empty" in message(NotAPackageError, lambda: open_package(path))
 
 
 def test_size_cap(package: bytes, message: Message, monkeypatch: pytest.MonkeyPatch) -> None:

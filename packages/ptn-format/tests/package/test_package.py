@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import io
+import json
 import sys
 import threading
 import weakref
@@ -248,6 +249,16 @@ class TestVerify:
         members["program.safetensors"] = members["program.safetensors"][:-1] + b"\x03"
         text = message(ConstantError, open_package(tools.zip_of(members)).verify)
         assert text.startswith("<bytes>, program.safetensors, constant 'mask': ")
+
+    @pytest.mark.parametrize("aliases", [{"weight": "state"}, {"state": "weight"}])
+    def test_mutable_alias(self, tools: Any, message: Message, aliases: dict[str, str]) -> None:
+        constants = {"state": np.zeros(4, np.float32), "weight": np.zeros(4, np.float32)}
+        members = tools.members_of(tools.package_of(constants, ("state",)))
+        one = {key: value for key, value in constants.items() if key not in aliases}
+        members["program.safetensors"] = tools.members_of(tools.package_of(one))["program.safetensors"]
+        members["aliases.json"] = json.dumps(aliases).encode()
+        text = message(GraphError, open_package(tools.zip_of(members)).verify)
+        assert text.startswith("<bytes>, program.ptg: a method writes to 'state', but ")
 
     def test_missing_constants(self, tools: Any, package: bytes, message: Message) -> None:
         members = {"program.ptg": tools.members_of(package)["program.ptg"]}
