@@ -121,7 +121,8 @@ class FakePackage:
         names = [f"r{i}" for i in range(fake.num_results)]
         output = Node("output", OpKind.OUTPUT, inputs=tuple(NamedArgument(None, TensorArg(n)) for n in names))
         metas = {n: TensorMeta(ScalarType.FLOAT, dims((1, 8), 4)) for n in names}
-        graph = Graph((output,), outputs=tuple(names), tensor_values=metas)
+        inputs = tuple(spec.name for spec in fake.inputs)
+        graph = Graph((output,), inputs=inputs, outputs=tuple(names), tensor_values=metas)
         return Method(name, graph, output_specs=tuple(OutputSpec(n) for n in names))
 
     def close(self) -> None:

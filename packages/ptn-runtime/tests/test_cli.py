@@ -50,9 +50,9 @@ def test_show(ptn: Any) -> None:
     assert lines[2:] == [
         "method forward(input_1) -> tensor",
         "  inputs:",
-        "    input_1  float32[2..64, 16]",
+        "    input_1  float32[1..64, 16]",
         "  outputs:",
-        "    output   float32[2..64, 8]",
+        "    output   float32[1..64, 8]",
         "  operators: 4 calls of 3 operators",
         "    aten.linear.default   2",
         "    aten.sigmoid.default  1",
@@ -84,7 +84,7 @@ def test_show_json(ptn: Any) -> None:
     document = json.loads(out)
     forward = document["methods"]["forward"]
     assert forward["inputs"] == [
-        {"name": "input_1", "dtype": "float32", "shape": [[2, 64], 16], "changed_in_place": False}
+        {"name": "input_1", "dtype": "float32", "shape": [[1, 64], 16], "changed_in_place": False}
     ]
     assert forward["operators"]["aten.linear.default"] == 2
     assert document["constant_bytes"] == 4 * (32 * 16 + 32 + 8 * 32 + 8)
@@ -154,14 +154,14 @@ def test_run_made_up(ptn: Any) -> None:
         (["run", MLP, "--random", "--sizes", "x=2"], "--sizes: there is no input 'x'. The inputs: input_1."),
         (
             ["run", MLP, "--random", "--sizes", "input_1=99x16"],
-            "size 99 of axis 0 is out of range; allowed [2..64, 16]",
+            "size 99 of axis 0 is out of range; allowed [1..64, 16]",
         ),
         (["run", MLP, "--random", "-o", "x.txt"], "--output takes a file ending in .npz or .npy, got 'x.txt'."),
         (["run", MLP, "{bad}.npy"], "cannot be read as a .npy file"),
         (["run", MLP, "{bad}.npz"], "bad.npz: "),
         (["run", MLP, "{x}.npy", "{x}.npy"], "method 'forward' takes only 1 inputs: input_1."),
         (["run", MLP, "{wrong}.npz"], "holds y, which are no inputs. The inputs: input_1."),
-        (["run", MLP, "{x}.npy"], "input 'input_1' takes float32[2..64, 16], got float64."),
+        (["run", MLP, "{x}.npy"], "input 'input_1' takes float32[1..64, 16], got float64."),
         (["bench", MLP, "--random", "--repeat", "0"], "--repeat must be at least 1"),
         (["verify", MLP, "--random"], "both engines are 'reference'; name two different ones"),
         (["verify", "nothing.ptn"], "ptn: error: nothing.ptn: No such file or directory"),

@@ -442,3 +442,43 @@ def test_api_is_reexported() -> None:
     assert set(ptn_runtime.__all__) <= set(dir(ptn_runtime))
     with pytest.raises(AttributeError, match="no attribute 'laod'"):
         ptn_runtime.laod  # noqa: B018
+
+
+def test_calls_by_position_and_name_take_the_short_way(
+    load_fake: Any, fakes: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ptn_runtime.arrays import Binder
+
+    inputs = (fakes.tensor("x", ScalarType.FLOAT, 2), fakes.tensor("y", ScalarType.LONG, 1))
+    model = load_fake(fakes.Method("forward", inputs, lambda i, _: [i[0] + i[1].astype(np.float32)]))
+    x, y = np.ones(2, np.float32), np.array([3])
+    bound = []
+    bind = Binder.bind
+    monkeypatch.setattr(Binder, "bind", lambda self, args, kwargs: bound.append(1) or bind(self, args, kwargs))
+    for result in (model(x, y), model(x, y=y), model(y=y, x=x)):
+        np.testing.assert_array_equal(result, [4, 4])
+    assert bound == []
+    np.testing.assert_array_equal(model(x[::-1], y.astype(np.int32)), [4, 4])
+    assert len(bound) == 1
+    for args, kwargs in [((x,), {}), ((x, y), {"y": y}), ((x,), {"x": x}), ((x,), {"z": y})]:
+        with pytest.raises(InputError):
+            model(*args, **kwargs)
+
+
+def test_a_call_adds_little(load_fake: Any, double: Any) -> None:
+    """Less than 60 us; the best of many rounds, as other processes may disturb."""
+    model = load_fake(double)
+    x = np.ones((2, 4), np.float32)
+    model(x)
+    build = model._context.compile("forward").build((x.shape,))
+
+    def best(call: Any) -> float:
+        rounds = []
+        for _ in range(40):
+            start = time.perf_counter()
+            for _ in range(20):
+                call()
+            rounds.append((time.perf_counter() - start) / 20)
+        return min(rounds)
+
+    assert best(lambda: model(x)) - best(lambda: build.run([x])) < 60e-6

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -80,7 +80,7 @@ def describe_method(method: Method, lowered: LoweredMethod) -> MethodInfo:
     signature = lowered.signature
     inputs = tuple(TensorInfo(spec.name, spec.dtype.numpy, spec.dims, spec.mutated) for spec in lowered.inputs)
     return MethodInfo(
-        method.name, inputs, _outputs(method, signature), _call(method.name, signature), _fixed(signature), signature
+        method.name, inputs, _outputs(method, lowered), _call(method.name, signature), _fixed(signature), signature
     )
 
 
@@ -89,17 +89,28 @@ def describe_state(spec: StateSpec) -> TensorInfo:
     return TensorInfo(spec.key, spec.dtype.numpy, tuple(Dim(size, size) for size in spec.shape))
 
 
-def _outputs(method: Method, signature: Signature) -> tuple[TensorInfo, ...]:
+def _outputs(method: Method, lowered: LoweredMethod) -> tuple[TensorInfo, ...]:
     output_node = next(node for node in reversed(method.graph.nodes) if node.op_kind is OpKind.OUTPUT)
     mutations = sum(spec.kind is not OutputKind.USER_OUTPUT for spec in method.output_specs)
     results: list[Argument] = [item.arg for item in output_node.inputs[mutations:]]
     metas = {ref.name: ref.meta for ref in method.constants} | dict(method.graph.tensor_values)
     found = []
-    for name, leaf in named_leaves("output", signature.result):
+    ranges = _corrected_ranges(method, lowered)
+    for name, leaf in named_leaves("output", lowered.signature.result):
         info = _output(name, results[leaf.index], metas) if leaf.index < len(results) else None
         if info is not None:
-            found.append(info)
+            found.append(replace(info, shape=tuple(ranges.get(dim, dim) for dim in info.shape)))
     return tuple(found)
+
+
+def _corrected_ranges(method: Method, lowered: LoweredMethod) -> dict[Dim, Dim]:
+    """Ranges of the file's inputs that lowering corrects (upstream's exporter writes a minimum of 1 as 2)."""
+    found = {}
+    for name, spec in zip(method.graph.inputs, lowered.inputs, strict=True):
+        meta = method.graph.tensor_values.get(name)
+        if meta is not None:
+            found.update({old: new for old, new in zip(meta.sizes, spec.dims, strict=True) if old != new})
+    return found
 
 
 def _output(name: str, arg: Argument, metas: dict[str, TensorMeta]) -> TensorInfo | None:

@@ -217,13 +217,15 @@ class _Caller:
         self._results = Results(lowered.name, lowered.signature)
         self._dtypes = tuple(spec.dtype.numpy for spec in lowered.inputs)
         self._flat_count = len(self._dtypes) if self._binder.flat else -1
+        self._names = tuple(parameter.name for parameter in lowered.signature.parameters)
 
     def call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Binds, runs, writes mutated inputs back and puts the results into their structure."""
         written: Sequence[tuple[int, Array]] = ()
         arrays: Sequence[Array]
-        if not kwargs and len(args) == self._flat_count and self._ready(args):
-            arrays = args
+        flat = self._in_order(args, kwargs) if kwargs and self._flat_count >= 0 else args
+        if len(flat) == self._flat_count and self._ready(flat):
+            arrays = flat
         else:
             arrays, written = self._binder.bind(args, kwargs)
         shapes = tuple([array.shape for array in arrays])
@@ -233,6 +235,13 @@ class _Caller:
             if written:
                 _write_back(prepared.graph, result, written)
         return self._results.build(prepared.graph, result)
+
+    def _in_order(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Sequence[Any]:
+        """Positional and named arguments in the order of the inputs; nothing where they are not exactly those."""
+        names = self._names[len(args) :]
+        if len(names) != len(kwargs) or any(name not in kwargs for name in names):
+            return ()
+        return [*args, *[kwargs[name] for name in names]]
 
     def _ready(self, args: Sequence[Any]) -> bool:
         """Whether every argument is already the array that the engine takes; shapes are checked with the build."""
