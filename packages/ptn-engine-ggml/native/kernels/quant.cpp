@@ -2,7 +2,9 @@
 //
 // quant.choose_qparams  inputs [x]; outputs [scale, zero point]; ints [mapping (0 symmetric, 1 symmetric without
 //                       clipping error, 2 asymmetric), quant min, quant max, block size per axis...]; floats [eps].
-// quant.quantize        inputs [x, scale, zero point?]; ints [has zero point, quant min, quant max, block size...].
+// quant.quantize        inputs [x, scale, zero point?]; ints [has zero point, round last (the zero point is added
+// before
+//                       rounding), quant min, quant max, block size...].
 // quant.dequantize      inputs [q, scale, zero point?]; ints [has zero point, block size per axis...].
 // quant.unpack          inputs [packed bytes]; ints [bits, quant min]: integers from a stream of bits, lowest first.
 // quant.dequantize_packed   inputs [packed bytes, scale, zero point?]; ints [bits, quant min, elements per group,
@@ -187,28 +189,33 @@ void choose_qparams(const KernelCall& call, int thread, int threads) {
 void quantize(const KernelCall& call, int thread, int threads) {
   Parameters parameters(call);
   const bool has_zero_point = parameters.next_int() != 0;
+  const bool round_last = parameters.next_int() != 0;
   const std::int64_t quant_min = parameters.next_int(), quant_max = parameters.next_int();
   const TensorView& x = call.inputs[0];
   const Blocks blocks = read_blocks(x.shape, parameters);
   const Range range = share(x.numel(), 4, thread, threads);
   if (range.empty()) return;
+  const ScalarType scale_dtype = call.inputs[1].dtype;
   dispatch_float(x.dtype, [&](auto tag) {
     using C = typename decltype(tag)::type;
-    const Whole<C> scales(call.inputs[1]);
+    const Whole<double> scales(call.inputs[1]);
     const ZeroPoints<C> zero_points(has_zero_point ? &call.inputs[2] : nullptr);
-    const Rounding<C> round(x.dtype);
-    const Rounding<C> round_scale(call.inputs[1].dtype);
+    // Two tensors of one half type are multiplied in it; with any other scale the product is float32.
+    const Rounding<C> round(x.dtype == scale_dtype ? x.dtype : ScalarType::kFloat);
+    const Rounding<C> round_scale(scale_dtype);
     RunReader<C> reader(x);
     const ElementWriter<C> writer(call.outputs[0]);
     const C low = static_cast<C>(quant_min), high = static_cast<C>(quant_max);
     for_stretches(blocks, range.begin, range.end, [&](std::int64_t first, std::int64_t length, std::int64_t number) {
-      const C inverse = round_scale(C(1) / scales[number]), zero_point = zero_points[number];
+      const C inverse = round_scale(static_cast<C>(1.0 / scales[number])), zero_point = zero_points[number];
       C block[kBlock];
       for (std::int64_t at_element = first; at_element < first + length; at_element += kBlock) {
         const std::int64_t part = std::min(kBlock, first + length - at_element);
         const C* values = reader.read(at_element, part);
         for (std::int64_t i = 0; i < part; ++i) {
-          const C level = round(std::nearbyint(round(values[i] * inverse)) + zero_point);
+          const C scaled = round(values[i] * inverse);
+          const C level =
+              round_last ? std::nearbyint(round(scaled + zero_point)) : round(std::nearbyint(scaled) + zero_point);
           block[i] = level < low ? low : level > high ? high : level;
         }
         writer.write(at_element, block, part);
@@ -303,14 +310,16 @@ void dequantize_packed(const KernelCall& call, int thread, int threads) {
     using C = typename decltype(tag)::type;
     const Whole<C> scales(call.inputs[1]);
     const ZeroPoints<C> zero_points(has_zero_point ? &call.inputs[2] : nullptr);
+    const Rounding<C> round(output.dtype);
     const ElementWriter<C> writer(output);
     C block[kBlock];
     for (std::int64_t first = range.begin; first < range.end;) {
       const std::int64_t number = first / group;
       const std::int64_t count = std::min({kBlock, range.end - first, (number + 1) * group - first});
-      const C scale = scales[number], offset = static_cast<C>(quant_min) - zero_points[number];
+      const C scale = scales[number], low = static_cast<C>(quant_min), zero_point = round(zero_points[number]);
       for (std::int64_t i = 0; i < count; ++i) {
-        block[i] = (static_cast<C>(bits_at(bytes, packed.numel(), first + i, bits)) + offset) * scale;
+        const C level = static_cast<C>(bits_at(bytes, packed.numel(), first + i, bits)) + low;
+        block[i] = round(level - zero_point) * scale;
       }
       writer.write(first, block, count);
       first += count;
@@ -329,7 +338,6 @@ void dequantize_int4(const KernelCall& call, int thread, int threads) {
   dispatch_float(output.dtype, [&](auto tag) {
     using C = typename decltype(tag)::type;
     const Whole<C> scales(call.inputs[1]), zero_points(call.inputs[2]);
-    const Rounding<C> round(output.dtype);
     const ElementWriter<C> writer(output);
     std::vector<C> values(static_cast<std::size_t>(columns));
     for (std::int64_t row = range.begin; row < range.end; ++row) {
@@ -337,8 +345,7 @@ void dequantize_int4(const KernelCall& call, int thread, int threads) {
       for (std::int64_t column = 0; column < columns; ++column) {
         const std::int64_t place = column / group * rows + row;
         const int level = column % 2 == 0 ? bytes[column / 2] & 15 : bytes[column / 2] >> 4;
-        values[static_cast<std::size_t>(column)] =
-            round(static_cast<C>(level) - round(zero_points[place])) * round(scales[place]);
+        values[static_cast<std::size_t>(column)] = (static_cast<C>(level) - zero_points[place]) * scales[place];
       }
       writer.write(row * columns, values.data(), columns);
     }

@@ -219,6 +219,6 @@ constexpr KernelInfo kKernels[] = {
 
 }  // namespace
 
-KernelList scan_kernels() { return make_list(kKernels); }
+KernelList reduction_scan_kernels() { return make_list(kKernels); }
 
 }  // namespace ptn::kernels

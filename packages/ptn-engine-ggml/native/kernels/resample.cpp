@@ -6,6 +6,7 @@
 // resample.linear_aa, cubic_aa   the same, with antialiasing when shrinking.
 // resample.grid_sample  inputs [x, grid (n, spatial..., 2 or 3)]; ints [interpolation (0 linear, 1 nearest, 2 cubic),
 //                       padding (0 zeros, 1 border, 2 reflection), align_corners].
+// resample.affine_grid  inputs [theta (n, 2, 3) or (n, 3, 4)]; outputs [(n, spatial..., 2 or 3)]; ints [align_corners].
 //
 // Positions are computed as PyTorch's CPU kernels compute them: in float, in double for float64 tensors.
 #include <algorithm>
@@ -396,6 +397,48 @@ void grid_sample(const KernelCall& call, int thread, int threads) {
   });
 }
 
+// Pixel centres (or corners) from -1 to 1 along an axis.
+template <typename C>
+C normalised(std::int64_t index, std::int64_t size, bool align_corners) {
+  if (size == 1) return C(0);
+  const double position = -1.0 + 2.0 * static_cast<double>(index) / static_cast<double>(size - 1);
+  const double shrink = align_corners ? 1.0 : static_cast<double>(size - 1) / static_cast<double>(size);
+  return static_cast<C>(static_cast<C>(position) * static_cast<C>(shrink));
+}
+
+void affine_grid(const KernelCall& call, int thread, int threads) {
+  expect_operands(call, 1, 1);
+  Parameters parameters(call);
+  const bool align_corners = parameters.next_int() != 0;
+  const TensorView& theta = call.inputs[0];
+  const Shape& shape = call.outputs[0].shape;
+  const int spatial = shape.rank() - 2;
+  const std::int64_t points = shape.product(1, 1 + spatial);
+  const Range range = share(shape[0] * points, 16, thread, threads);
+  if (range.empty()) return;
+  dispatch_float(theta.dtype, [&](auto tag) {
+    using C = typename decltype(tag)::type;
+    const Whole<C> matrices(theta);
+    const ElementWriter<C> writer(call.outputs[0]);
+    for (std::int64_t p = range.begin; p < range.end; ++p) {
+      const C* matrix = matrices.data() + p / points * spatial * (spatial + 1);
+      C place[kAxes + 1], result[kAxes];
+      std::int64_t rest = p % points;
+      for (int k = 0; k < spatial; ++k) {  // x, the innermost axis, comes first
+        const std::int64_t size = shape[spatial - k];
+        place[k] = normalised<C>(rest % size, size, align_corners);
+        rest /= size;
+      }
+      place[spatial] = C(1);
+      for (int row = 0; row < spatial; ++row) {
+        result[row] = C(0);
+        for (int k = 0; k <= spatial; ++k) result[row] += place[k] * matrix[row * (spatial + 1) + k];
+      }
+      writer.write(p * spatial, result, spatial);
+    }
+  });
+}
+
 constexpr KernelInfo kKernels[] = {
     {"resample.nearest", nearest, false, kAnyThreads},
     {"resample.linear", resize<false, false>, false, kAnyThreads},
@@ -403,6 +446,7 @@ constexpr KernelInfo kKernels[] = {
     {"resample.linear_aa", resize<false, true>, false, kAnyThreads},
     {"resample.cubic_aa", resize<true, true>, false, kAnyThreads},
     {"resample.grid_sample", grid_sample, false, kAnyThreads},
+    {"resample.affine_grid", affine_grid, false, kAnyThreads},
 };
 
 }  // namespace

@@ -4,6 +4,10 @@
 // sort.topk   inputs [x]; outputs [values, indices (int64)]; ints [axis, largest, sorted]; k is the outputs' size.
 // sort.kth    inputs [x]; outputs [values, indices (int64)]; ints [axis, k]: the
 //             k-th smallest, counted from 0; k = -1 the lower median, with the first NaN winning as torch.median.
+//
+// sort.search inputs [sequence, values, sorter? (int64)]; outputs int64 or int32; ints [computed dtype, right, has
+//             sorter]: the place of each value in the sorted last axis of the sequence, which has one axis or the axes
+//             of the values.
 #include <algorithm>
 #include <vector>
 
@@ -185,10 +189,53 @@ void kth(const KernelCall& call, int thread, int threads) {
   });
 }
 
+// The first place whose element is not less than (`right`: is greater than) the value; NaN is greater than all numbers.
+template <typename T>
+std::int64_t place_of(T value, const T* sequence, const std::int64_t* sorter, std::int64_t length, bool right) {
+  std::int64_t low = 0, high = length;
+  const Entry<T> wanted{value, 0};
+  while (low < high) {
+    const std::int64_t middle = low + (high - low) / 2;
+    const Entry<T> found{sequence[sorter != nullptr ? sorter[middle] : middle], 0};
+    const bool after = right ? !less(wanted, found) : less(found, wanted);
+    if (after) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  return low;
+}
+
+void search(const KernelCall& call, int thread, int threads) {
+  Parameters parameters(call);
+  const ScalarType computed = compute_dtype(static_cast<ScalarType>(parameters.next_int()));
+  const bool right = parameters.next_int() != 0, has_sorter = parameters.next_int() != 0;
+  const TensorView& values = call.inputs[1];
+  const Shape& shape = call.inputs[0].shape;
+  const std::int64_t length = shape[shape.rank() - 1];
+  const std::int64_t per_row = shape.rank() > 1 ? values.shape[values.shape.rank() - 1] : values.numel();
+  const Range range = share(values.numel(), 32, thread, threads);
+  if (range.empty()) return;
+  dispatch_compute(computed, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    const Whole<T> sequence(call.inputs[0]), wanted(values);
+    const std::int64_t* sorter = has_sorter ? call.inputs[2].as<const std::int64_t>() : nullptr;
+    const ElementWriter<std::int64_t> writer(call.outputs[0]);
+    for (std::int64_t i = range.begin; i < range.end; ++i) {
+      const std::int64_t row = i / per_row * length;
+      const std::int64_t place =
+          place_of(wanted[i], sequence.data() + row, sorter != nullptr ? sorter + row : nullptr, length, right);
+      writer.write(i, &place, 1);
+    }
+  });
+}
+
 constexpr KernelInfo kKernels[] = {
     {"sort.sort", sort, false, kAnyThreads},
     {"sort.topk", topk, false, kAnyThreads},
     {"sort.kth", kth, false, kAnyThreads},
+    {"sort.search", search, false, kAnyThreads},
 };
 
 }  // namespace
