@@ -38,6 +38,7 @@ def test_in_place_names():
     assert not is_in_place("aten.__and__.Tensor")
     assert is_in_place("aten.__ior__.Scalar")
     assert functional_name("aten.__ior__.Scalar") == "aten.bitwise_or.Scalar"
+    assert functional_name("aten.pow_.Scalar") == "aten.pow.Tensor_Scalar"
     assert functional_name("aten.relu_.default") == "aten.relu.default"
     assert functional_name("aten._index_put_impl_.default") == "aten.index_put.default"
 

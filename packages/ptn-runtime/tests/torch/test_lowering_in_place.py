@@ -166,7 +166,32 @@ def read_before_write(self, x, y):
     return old, view
 
 
+def odd_views(self, x, y):
+    z = x.clone()
+    z.diagonal().add_(y[:, 0])
+    z.movedim(0, 1).squeeze().narrow(0, 1, 2).mul_(2)
+    z.unflatten(1, (2, 2)).transpose(0, 2)[1].sub_(1)
+    z.unsqueeze(0).expand(1, 3, 4).neg_()
+    z.as_strided((2, 2), (4, 2), 1).fill_(8)
+    z.view(torch.int32)[2].zero_()
+    z.split(3, dim=1)[1].add_(5)
+    z.swapaxes(0, 1).flatten(0).view(-1)
+    return z, z.t()
+
+
+def reads_of_stale_views(self, x, y):
+    z = x.clone()
+    left, right = z[:, :2], z[:, 2:]
+    left.copy_(right)
+    z.cumsum_(1)
+    right.pow_(2)
+    z.tril_()
+    return left * 1, right.reshape(2, 3), z.view(2, 6)
+
+
 BODIES = [
+    odd_views,
+    reads_of_stale_views,
     slice_assignment,
     rows_of_state,
     masks,

@@ -63,6 +63,13 @@ _RENAMED.update(
     for name, full in _BITWISE.items()
     for overload in ("Scalar", "Tensor")
 )
+_FUNCTIONAL = {
+    "aten.float_power_.Scalar": "aten.float_power.Tensor_Scalar",
+    "aten.float_power_.Tensor": "aten.float_power.Tensor_Tensor",
+    "aten.pow_.Scalar": "aten.pow.Tensor_Scalar",
+    "aten.pow_.Tensor": "aten.pow.Tensor_Tensor",
+}
+"""Functional forms whose overload is called otherwise."""
 _IN_PLACE_OPERATORS = {f"aten.__i{name}__": f"aten.__{name}__" for name in _BITWISE}
 
 CONTROL: Mapping[str, str] = {
@@ -108,6 +115,7 @@ IGNORED_ARGUMENTS = frozenset(
         "out",
         "pin_memory",
         "requires_grad",
+        "unsafe",
     }
 )
 """Arguments without meaning here: placement, memory layout and autograd never change a result."""
@@ -137,6 +145,8 @@ def is_in_place(name: str) -> bool:
 
 def functional_name(name: str) -> str:
     """The functional form of an in-place operator: `aten.relu_.default` is `aten.relu.default`."""
+    if name in _FUNCTIONAL:
+        return _FUNCTIONAL[name]
     base, _, overload = name.rpartition(".")
     name = f"{_IN_PLACE_OPERATORS.get(base) or base.removesuffix('_')}.{overload}"
     return _RENAMED.get(name, name)
