@@ -5,13 +5,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from ptn_format.dtypes import ScalarType
 
 if TYPE_CHECKING:
     from ptn_engine_ggml._native import Builder, Tensor
     from ptn_engine_ggml.lower.registry import Outputs
 
-__all__ = ["axes_of", "axis_of", "call", "float32", "rounded", "scalar_parameters"]
+__all__ = [
+    "axes_of",
+    "axis_of",
+    "call",
+    "constant",
+    "float32",
+    "promoted",
+    "rounded",
+    "scalar_parameters",
+    "scalar_tensor",
+]
 
 
 def call(
@@ -64,3 +75,23 @@ def scalar_parameters(dtype: ScalarType, value: float) -> tuple[list[int], list[
     if dtype.is_floating_point:
         return [], [float(value)]
     return [int(value)], []
+
+
+def promoted(b: Builder, x: Tensor, dtype: ScalarType) -> Tensor:
+    """`x` converted to `dtype` as PyTorch's `to` converts."""
+    if x.dtype == dtype:
+        return x
+    return b.custom("cast.to", (x,), [(int(dtype), x.shape)], (), ())[0]
+
+
+def constant(b: Builder, array: np.ndarray[Any, Any]) -> Tensor:
+    """An array that is known while the graph is built."""
+    dtype = ScalarType.from_numpy(array.dtype)
+    return b.literal(int(dtype), array.shape, np.asarray(array, order="C"))
+
+
+def scalar_tensor(b: Builder, dtype: ScalarType, value: float) -> Tensor:
+    """A number as a 0-d tensor; integers wrap as PyTorch's conversions do."""
+    if dtype.is_floating_point or dtype is ScalarType.BOOL:
+        return constant(b, np.asarray(value).astype(dtype.numpy))
+    return constant(b, np.asarray(int(value) & ((1 << 8 * dtype.itemsize) - 1), np.uint64).astype(dtype.numpy))
