@@ -89,7 +89,7 @@ def _read(value: Any, subject: str, takes: str) -> Array:
             f"{subject} got a masked array, whose mask would be lost; pass value.filled(...) and the mask apart."
         )
     try:
-        if type(value).__module__ == "torch":
+        if _is_torch(value):
             return _from_torch(value)
         if hasattr(value, "__array__") or hasattr(value, "__array_interface__"):
             return np.asarray(value)
@@ -110,13 +110,20 @@ def _read(value: Any, subject: str, takes: str) -> Array:
         raise InputError(text) from error
 
 
+def _is_torch(value: Any) -> bool:
+    """Whether it is a tensor of a torch that the user has imported."""
+    tensor = getattr(sys.modules.get("torch"), "Tensor", None)
+    return isinstance(tensor, type) and isinstance(value, tensor)
+
+
 def _from_torch(value: Any) -> Array:
     """A CPU tensor as an array. torch itself offers no bfloat16 to numpy, so its bits are reinterpreted."""
     torch = sys.modules["torch"]
-    if getattr(value, "dtype", None) is torch.bfloat16:
-        bits: Array = np.asarray(value.detach().view(torch.int16))
+    plain = value.detach().resolve_conj().resolve_neg()
+    if plain.dtype is torch.bfloat16:
+        bits: Array = np.asarray(plain.view(torch.int16))
         return bits.view(ScalarType.BFLOAT16.numpy)
-    return np.asarray(value.detach() if hasattr(value, "detach") else value)
+    return np.asarray(plain)
 
 
 def _dtype_text(given: np.dtype[Any], subject: str, dtype: ScalarType, takes: str) -> str:
