@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
-
 import ptn_runtime
+import pytest
 from ptn_runtime.errors import ClosedError, IndexOutOfRangeError, InputError, MethodNotFoundError, StateError
 
 GOLDEN = Path(ptn_runtime.__file__).parent / "conformance" / "data" / "golden"

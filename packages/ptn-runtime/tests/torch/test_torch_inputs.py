@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 from ptn_format.dtypes import ScalarType
-
 from ptn_runtime.arrays import convert_input
 from ptn_runtime.errors import InputError
 
