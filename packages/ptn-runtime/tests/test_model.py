@@ -482,3 +482,25 @@ def test_a_call_adds_little(load_fake: Any, double: Any) -> None:
         return min(rounds)
 
     assert best(lambda: model(x)) - best(lambda: build.run([x])) < 60e-6
+
+
+def test_a_model_that_the_collector_finds_while_another_loads(load_fake: Any, double: Any, fakes: Any) -> None:
+    """Freeing must not wait for the lock that the very same thread holds."""
+    from ptn_runtime.model import _load
+
+    engine = fakes.Engine()
+    package = fakes.Package([double], {})
+    forgotten: Any = _load(package, fakes.Program(package, [double], []), engine, None, {})
+    forgotten.cycle = forgotten
+    create = engine.create_host
+
+    def create_host(device: Any, **options: Any) -> Any:
+        gc.collect()
+        return create(device, **options)
+
+    engine.create_host = create_host
+    del forgotten
+    model = load_fake(double, engine=engine, threads=3)
+    assert package.closed
+    assert [host.closed for host in engine.hosts] == [True, False]
+    assert model(np.ones((1, 4), np.float32)).shape == (1, 4)

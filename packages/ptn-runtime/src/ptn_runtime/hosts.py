@@ -21,11 +21,12 @@ class _Shared:
     host: EngineHost
     key: object
     users: int = 0
+    gone: bool = False
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
 _hosts: dict[object, _Shared] = {}
-_lock = threading.Lock()
+_lock = threading.RLock()  # re-entrant: the garbage collector may release a lease while this thread acquires one
 
 
 class HostLease:
@@ -43,9 +44,11 @@ class HostLease:
             if shared is None:
                 return
             shared.users -= 1
-            if shared.users:
+            if shared.users or shared.gone:
                 return
-            _hosts.pop(shared.key, None)
+            shared.gone = True
+            if _hosts.get(shared.key) is shared:
+                del _hosts[shared.key]
         shared.host.close()
 
 
@@ -60,11 +63,13 @@ def acquire_host(engine: Engine, device: Device, options: Mapping[str, Any]) -> 
     key = _key(engine, device, options)
     with _lock:
         shared = _hosts.get(key)
-        if shared is None:
-            shared = _Shared(engine.create_host(device, **options), key)
-            _hosts[key] = shared
-        shared.users += 1
-    return HostLease(shared)
+        if shared is not None:
+            shared.users += 1
+            if not shared.gone:
+                return HostLease(shared)
+        shared = _Shared(engine.create_host(device, **options), key, users=1)
+        _hosts[key] = shared
+        return HostLease(shared)
 
 
 def check_options(engine: Engine, options: Mapping[str, Any]) -> None:

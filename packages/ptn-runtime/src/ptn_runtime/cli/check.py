@@ -29,14 +29,19 @@ def add_command(commands: Any) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     from ptn_format.package import open_package
 
+    from ptn_runtime.errors import LoweringError
     from ptn_runtime.lowering.program import LoweredProgram
     from ptn_runtime.registry import registry
     from ptn_runtime.survey import Survey
 
     with open_package(arguments.package) as package:
         program = LoweredProgram(package)
-        answers = list(Survey(program, registry()).answers(arguments.engine, arguments.device))
         print(f"{arguments.package}: methods {', '.join(program.methods)}")
+        try:
+            answers = list(Survey(program, registry()).answers(arguments.engine, arguments.device))
+        except LoweringError as error:
+            print(f"\nNo engine can run this package, as it cannot be lowered:\n  {error}")
+            return 1
     print(table([_row(answer) for answer in answers], ["engine", "device", "verdict"]))
     for answer in answers:
         _print_details(answer)
