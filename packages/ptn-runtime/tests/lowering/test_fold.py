@@ -64,6 +64,23 @@ def test_large_results_stay_nodes():
     assert ops(graph) == ["full.default", "add.Tensor"]
 
 
+def test_masks_may_be_larger_than_what_they_are_made_of():
+    g = GraphBuilder()
+    x = g.input("x", F32, 512, 512)
+    assert ops(specialize(g.build(g.call("torch.ops.aten.where.self", mask(g, 512), x, 0.0)))) == ["where.self"]
+
+
+def test_weights_are_not_blown_up_behind_a_view():
+    weight = np.zeros((512, 256), np.int8)
+    g = GraphBuilder()
+    x = g.input("x", F32, 2, 256)
+    w = g.constant("p_w", weight, "w")
+    turned = g.call("torch.ops.aten.permute.default", w, [1, 0])
+    cast = g.call("torch.ops.aten._to_copy.default", turned, dtype=F32)
+    graph = specialize(g.build(g.call("torch.ops.aten.mm.default", x, cast)), constants={"w": weight})
+    assert ops(graph) == ["_to_copy.default", "mm.default"]
+
+
 def test_weights_are_not_blown_up():
     weight = np.zeros((512, 256), np.int8)
     g = GraphBuilder()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import numpy.typing as npt
 from ptn_runtime.lowering.canonical import Constants
 from ptn_runtime.lowering.static import TensorSpec, Value
 
-__all__ = ["ALWAYS_BYTES", "LIMIT_BYTES", "Folder"]
+__all__ = ["ALWAYS_BYTES", "LIMIT_BYTES", "Folded", "Folder"]
 
 Array = npt.NDArray[Any]
 
@@ -22,21 +23,31 @@ LIMIT_BYTES = 1 << 20
 memory beside the original, and should not undo a compact representation."""
 
 
+@dataclass(frozen=True, slots=True)
+class Folded:
+    """Results of a folded call; `from_weights` where constants of the package went in."""
+
+    arrays: tuple[Array, ...]
+    from_weights: bool
+
+
 class Folder:
     """Runs reference kernels on constants of one package."""
 
     def __init__(self, constants: Constants) -> None:
         self._constants = constants
 
-    def worthwhile(self, args: Mapping[str, Any], specs: tuple[TensorSpec, ...]) -> bool:
-        """Whether the results are small enough to be kept as constants."""
+    def worthwhile(self, weight_bytes: int, specs: tuple[TensorSpec, ...]) -> bool:
+        """Whether results are small enough to be kept as constants.
+
+        Args:
+            weight_bytes: bytes of the arguments that are weights or were folded from weights.
+            specs: dtype and shape of the results.
+        """
         size = sum(_nbytes(spec) for spec in specs)
         if size <= ALWAYS_BYTES:
             return True
-        if size > LIMIT_BYTES:
-            return False
-        weights = sum(value.nbytes for value in _values(args) if value.key is not None)
-        return not weights or size <= weights
+        return size <= LIMIT_BYTES and (not weight_bytes or size <= weight_bytes)
 
     def evaluate(self, op: str, args: Mapping[str, Any], specs: tuple[TensorSpec, ...]) -> tuple[Array, ...] | None:
         """The results of `op`, read-only, or None where the reference engine cannot run it."""
@@ -83,13 +94,3 @@ def _nbytes(spec: TensorSpec) -> int:
     for axis in spec.shape:
         size *= axis
     return size
-
-
-def _values(args: Mapping[str, Any]) -> list[Value]:
-    found: list[Value] = []
-    for arg in args.values():
-        if isinstance(arg, Value):
-            found.append(arg)
-        elif isinstance(arg, tuple):
-            found.extend(item for item in arg if isinstance(item, Value))
-    return found

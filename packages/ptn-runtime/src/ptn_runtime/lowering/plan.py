@@ -325,6 +325,7 @@ class CanonicalGraph:
         results: user results: `Ref`s, scalars or None.
         state_updates: (state's slot, slot of its new contents).
         input_updates: (input's slot, slot of its new contents).
+        folded: results of folding that hold for all input shapes, by the slot of the first result.
     """
 
     name: str

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
-import numpy as np
 from ptn_format.dtypes import ScalarType
 from ptn_format.graph import TensorMeta
 
-from ptn_runtime.errors import InputError, LoweringError, PtnRuntimeError
+from ptn_runtime.errors import InputError, LoweringError
 from ptn_runtime.lowering.finish import finish
-from ptn_runtime.lowering.fold import Folder
+from ptn_runtime.lowering.fold import Folded, Folder
+from ptn_runtime.lowering.messages import Messages
 from ptn_runtime.lowering.plan import (
     Assertion,
     Call,
@@ -24,13 +24,12 @@ from ptn_runtime.lowering.plan import (
     Settle,
     Step,
     Unknown,
-    describe,
 )
 from ptn_runtime.lowering.scalars import Scalars
 from ptn_runtime.lowering.simplify import SIMPLIFIERS
 from ptn_runtime.lowering.static import StaticGraph, StaticNode, TensorSpec, Value, ValueKind
 from ptn_runtime.lowering.views import INVERSES
-from ptn_runtime.shapes import OPERATORS, DataDependentError, infer
+from ptn_runtime.shapes import OPERATORS, infer
 
 __all__ = ["specialize"]
 
@@ -60,7 +59,7 @@ def specialize(
         InputError: the shapes do not fit the program.
         LoweringError: a node cannot be lowered.
     """
-    builder = _Builder(graph, folder, _Messages(graph, inputs, input_names, dynamic))
+    builder = _Builder(graph, folder, Messages(graph, inputs, input_names, dynamic))
     values = []
     for (slot, name), spec in zip(graph.inputs, inputs, strict=True):
         value = Value(-1, name, spec.dtype, spec.shape, ValueKind.INPUT)
@@ -69,54 +68,10 @@ def specialize(
     return builder.build(tuple(values))
 
 
-class _Messages:
-    """Makes the errors of one specialisation."""
-
-    def __init__(
-        self, graph: CanonicalGraph, inputs: Sequence[TensorSpec], names: Mapping[str, str], dynamic: bool
-    ) -> None:
-        self.method = graph.name
-        self.dynamic = dynamic
-        self.inputs = {
-            name: (names.get(name, name), spec.shape) for (_, name), spec in zip(graph.inputs, inputs, strict=True)
-        }
-
-    def raise_for(self, step: Step, error: Exception, shapes: str) -> NoReturn:
-        """Raises what `error` at `step` means for the caller."""
-        where = f"method '{self.method}', {describe(step)}"
-        if isinstance(error, DataDependentError):
-            raise LoweringError(f"{where}: the result's shape depends on the data: {error}") from error
-        if isinstance(error, LoweringError):
-            raise LoweringError(f"{where}: {error}") from error
-        if isinstance(error, ValueError) and not isinstance(error, PtnRuntimeError):
-            if self.dynamic:
-                raise InputError(f"{where} cannot run on {shapes}: {error}. Input shapes: {self.listed()}") from error
-            raise LoweringError(f"{where} cannot run on {shapes}: {error}") from error
-        raise LoweringError(f"{where}: internal error, {type(error).__name__}: {error}") from error
-
-    def raise_assertion(self, step: Assertion, values: tuple[Any, ...]) -> NoReturn:
-        """Raises for an assertion of the program that does not hold."""
-        parts = []
-        for name, axis in step.origins:
-            if name in self.inputs:
-                shown, shape = self.inputs[name]
-                parts.append(f"input '{shown}' has size {shape[axis]} on axis {axis % len(shape)}")
-        about = "; ".join(parts) if parts else f"input shapes: {self.listed()}"
-        condition = step.message or f"{step.op}({', '.join(map(str, values))})"
-        where = f" from {step.source}" if step.source else ""
-        raise InputError(
-            f"method '{self.method}': an assertion of the program{where} does not hold: {condition} ({about})"
-        )
-
-    def listed(self) -> str:
-        """The input shapes for messages."""
-        return ", ".join(f"{name}{list(shape)}" for name, shape in self.inputs.values()) or "none"
-
-
 class _Builder:
     """Runs the steps of one graph and collects nodes; nested graphs get a builder of their own."""
 
-    def __init__(self, graph: CanonicalGraph, folder: Folder, messages: _Messages) -> None:
+    def __init__(self, graph: CanonicalGraph, folder: Folder, messages: Messages) -> None:
         self.graph = graph
         self.folder = folder
         self.messages = messages
@@ -124,6 +79,7 @@ class _Builder:
         self.nodes: list[StaticNode] = []
         self._step: Step | None = None
         self._scalars = Scalars(self.emit)
+        self._from_weights: dict[int, Value] = {}  # by id; holding the values keeps ids from being used again
 
     def build(self, inputs: tuple[Value, ...], *, nested: bool = False) -> StaticGraph:
         """Runs all steps; `env` holds the inputs. Scalar results of a nested graph become tensors of no axes."""
@@ -220,7 +176,7 @@ class _Builder:
         if constant and step.shape_free:
             known = self.graph.folded.get(step.outputs[0])
             if known is not None:
-                return [_literal(name, array) for name, array in zip(step.names, known, strict=True)]
+                return self._literals(step, known)
         inferred = operator.rule(**args)
         specs = (inferred,) if isinstance(inferred, TensorSpec) else inferred
         for spec, meta in zip(specs, step.metas, strict=True):
@@ -232,17 +188,32 @@ class _Builder:
             if same is not None:
                 return (same,)
         if constant:
-            arrays = self._fold(operator.name, args, specs)
+            weights = self._weights_among(args)
+            arrays = None
+            if self.folder.worthwhile(sum(value.nbytes for value in weights), specs):
+                arrays = self.folder.evaluate(operator.name, args, specs)
             if arrays is not None:
+                folded = Folded(arrays, bool(weights))
                 if step.shape_free:
-                    self.graph.folded[step.outputs[0]] = arrays
-                return [_literal(name, array) for name, array in zip(step.names, arrays, strict=True)]
+                    self.graph.folded[step.outputs[0]] = folded
+                return self._literals(step, folded)
         outputs = tuple([Value(-1, name, spec.dtype, spec.shape) for name, spec in zip(step.names, specs, strict=True)])
         self.nodes.append(StaticNode(step.name, operator.name, args, outputs, step.source))
         return outputs
 
-    def _fold(self, op: str, args: Mapping[str, Any], specs: tuple[TensorSpec, ...]) -> tuple[Any, ...] | None:
-        return self.folder.evaluate(op, args, specs) if self.folder.worthwhile(args, specs) else None
+    def _literals(self, step: Call, folded: Folded) -> list[Value]:
+        values = [
+            Value(-1, name, ScalarType.from_numpy(array.dtype), array.shape, _CONSTANT, None, array)
+            for name, array in zip(step.names, folded.arrays, strict=True)
+        ]
+        if folded.from_weights:
+            self._from_weights.update((id(value), value) for value in values)
+        return values
+
+    def _weights_among(self, args: Mapping[str, Any]) -> list[Value]:
+        items = (item for arg in args.values() for item in (arg if isinstance(arg, tuple) else (arg,)))
+        values = (item for item in items if isinstance(item, Value))
+        return [value for value in values if value.key is not None or id(value) in self._from_weights]
 
     def emit(self, op: str, /, **given: Any) -> Value:
         """Adds a node with one result that the file does not have, on behalf of the current step."""
@@ -427,10 +398,6 @@ def _resolve(env: list[Any], item: Any) -> Any:
     if type(item) is tuple:
         return tuple([_resolve(env, part) for part in item])
     return item
-
-
-def _literal(name: str, array: np.ndarray[Any, Any]) -> Value:
-    return Value(-1, name, ScalarType.from_numpy(array.dtype), array.shape, _CONSTANT, None, array)
 
 
 def _fits(spec: TensorSpec, meta: TensorMeta) -> bool:

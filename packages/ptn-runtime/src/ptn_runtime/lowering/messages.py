@@ -1,0 +1,57 @@
+"""The errors of one specialisation: what went wrong at a step, in the caller's terms."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
+
+from ptn_runtime.errors import InputError, LoweringError, PtnRuntimeError
+from ptn_runtime.lowering.plan import Assertion, CanonicalGraph, Step, describe
+from ptn_runtime.lowering.static import TensorSpec
+from ptn_runtime.shapes import DataDependentError
+
+__all__ = ["Messages"]
+
+
+class Messages:
+    """Makes the errors of one specialisation."""
+
+    def __init__(
+        self, graph: CanonicalGraph, inputs: Sequence[TensorSpec], names: Mapping[str, str], dynamic: bool
+    ) -> None:
+        self.method = graph.name
+        self.dynamic = dynamic
+        self.inputs = {
+            name: (names.get(name, name), spec.shape) for (_, name), spec in zip(graph.inputs, inputs, strict=True)
+        }
+
+    def raise_for(self, step: Step, error: Exception, shapes: str) -> NoReturn:
+        """Raises what `error` at `step` means for the caller."""
+        where = f"method '{self.method}', {describe(step)}"
+        if isinstance(error, DataDependentError):
+            raise LoweringError(f"{where}: the result's shape depends on the data: {error}") from error
+        if isinstance(error, LoweringError):
+            raise LoweringError(f"{where}: {error}") from error
+        if isinstance(error, ValueError) and not isinstance(error, PtnRuntimeError):
+            if self.dynamic:
+                raise InputError(f"{where} cannot run on {shapes}: {error}. Input shapes: {self.listed()}") from error
+            raise LoweringError(f"{where} cannot run on {shapes}: {error}") from error
+        raise LoweringError(f"{where}: internal error, {type(error).__name__}: {error}") from error
+
+    def raise_assertion(self, step: Assertion, values: tuple[Any, ...]) -> NoReturn:
+        """Raises for an assertion of the program that does not hold."""
+        parts = []
+        for name, axis in step.origins:
+            if name in self.inputs:
+                shown, shape = self.inputs[name]
+                parts.append(f"input '{shown}' has size {shape[axis]} on axis {axis % len(shape)}")
+        about = "; ".join(parts) if parts else f"input shapes: {self.listed()}"
+        condition = step.message or f"{step.op}({', '.join(map(str, values))})"
+        where = f" from {step.source}" if step.source else ""
+        raise InputError(
+            f"method '{self.method}': an assertion of the program{where} does not hold: {condition} ({about})"
+        )
+
+    def listed(self) -> str:
+        """The input shapes for messages."""
+        return ", ".join(f"{name}{list(shape)}" for name, shape in self.inputs.values()) or "none"
