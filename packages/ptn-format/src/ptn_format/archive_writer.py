@@ -89,6 +89,7 @@ class ArchiveWriter:
             crc = zlib.crc32(chunk, crc)
             written += len(chunk)
             self._write(chunk)
+            del chunk  # a view of a constant, which must go before the next one is made
         if written != size:
             raise WriteError(f"the member was to have {size} bytes but {written} came", member=name)
         self._file.seek(header_offset + _CRC_OFFSET)
