@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-
 from ptn_format.dtypes import ScalarType
 from ptn_format.graph import (
     Dim,

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-
 from ptn_format import archive
 from ptn_format.archive import PROGRAM, Archive
 from ptn_format.errors import ArchiveError, FormatError, LimitError, NotAPackageError

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-
 from ptn_format import archive_writer
 from ptn_format.errors import WriteError
 from ptn_format.package import open_package, write_package

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-
 from ptn_format.errors import FormatError
 from ptn_format.package import open_package
 from ptn_format.validate import validate_program

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-
 from ptn_format.archive import CONSTANTS, PROGRAM, Archive
 from ptn_format.archive_writer import ArchiveWriter
 from ptn_format.codec import encode_program

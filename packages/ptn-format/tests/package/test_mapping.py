@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-
 from ptn_format import mapping
 from ptn_format.errors import ArchiveError, LimitError, NotAPackageError
 from ptn_format.mapping import map_source

@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
-
 import ptn_format
+import pytest
 from ptn_format.dtypes import ScalarType
 from ptn_format.errors import (
     ArchiveError,

@@ -11,7 +11,6 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-
 from ptn_format.dtypes import ScalarType
 from ptn_format.errors import ConstantError
 from ptn_format.graph import AffineGroup, PackedQuant

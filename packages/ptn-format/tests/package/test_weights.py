@@ -12,7 +12,6 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-
 from ptn_format import weights
 from ptn_format.dtypes import ScalarType
 from ptn_format.errors import ConstantError, FormatError, LimitError, WeightsError

@@ -20,7 +20,6 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-
 from ptn_format import archive_writer, weights_writer
 from ptn_format.archive import Archive
 from ptn_format.archive_writer import ArchiveWriter

@@ -8,7 +8,6 @@ from collections.abc import Callable
 
 import pytest
 import torch
-
 from ptn_format.errors import NotAPackageError
 from ptn_format.package import open_package
 

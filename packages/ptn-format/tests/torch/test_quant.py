@@ -6,11 +6,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
-from torchao.quantization.quant_primitives import dequantize_affine as torchao_dequantize_affine
-
 from ptn_format.dtypes import ScalarType
 from ptn_format.graph import AffineGroup
 from ptn_format.quant import dequantize_affine, pack_affine
+from torchao.quantization.quant_primitives import dequantize_affine as torchao_dequantize_affine
 
 DTYPES = {torch.float32: np.float32, torch.float16: np.float16, torch.bfloat16: ml_dtypes.bfloat16}
 

@@ -10,7 +10,6 @@ import sys
 from pathlib import Path
 
 import numpy as np
-
 from ptn_format.gguf_blocks import GGUF_TYPES
 
 BLOCKS = 3
