@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -79,8 +80,10 @@ def describe_method(method: Method, lowered: LoweredMethod) -> MethodInfo:
     """The description of a method of a package."""
     signature = lowered.signature
     inputs = tuple(TensorInfo(spec.name, spec.dtype.numpy, spec.dims, spec.mutated) for spec in lowered.inputs)
+    results = _results(method)
+    outputs = _outputs(method, lowered, results)
     return MethodInfo(
-        method.name, inputs, _outputs(method, lowered), _call(method.name, signature), _fixed(signature), signature
+        method.name, inputs, outputs, _call(method.name, signature, results), _fixed(signature), signature
     )
 
 
@@ -89,10 +92,14 @@ def describe_state(spec: StateSpec) -> TensorInfo:
     return TensorInfo(spec.key, spec.dtype.numpy, tuple(Dim(size, size) for size in spec.shape))
 
 
-def _outputs(method: Method, lowered: LoweredMethod) -> tuple[TensorInfo, ...]:
+def _results(method: Method) -> list[Argument]:
+    """What the output node gives to the user: its arguments without the mutations, which come first."""
     output_node = next(node for node in reversed(method.graph.nodes) if node.op_kind is OpKind.OUTPUT)
     mutations = sum(spec.kind is not OutputKind.USER_OUTPUT for spec in method.output_specs)
-    results: list[Argument] = [item.arg for item in output_node.inputs[mutations:]]
+    return [item.arg for item in output_node.inputs[mutations:]]
+
+
+def _outputs(method: Method, lowered: LoweredMethod, results: list[Argument]) -> tuple[TensorInfo, ...]:
     metas = {ref.name: ref.meta for ref in method.constants} | dict(method.graph.tensor_values)
     found = []
     ranges = _corrected_ranges(method, lowered)
@@ -123,7 +130,7 @@ def _output(name: str, arg: Argument, metas: dict[str, TensorMeta]) -> TensorInf
     return TensorInfo(name, np.dtype(scalar), ())
 
 
-def _call(name: str, signature: Signature) -> str:
+def _call(name: str, signature: Signature, results: list[Argument]) -> str:
     words = []
     starred = False
     for parameter in signature.parameters:
@@ -131,7 +138,7 @@ def _call(name: str, signature: Signature) -> str:
             words.append("*")
             starred = True
         words.append(_parameter(parameter))
-    return f"{name}({', '.join(words)}) -> {_structure(signature.result)}"
+    return f"{name}({', '.join(words)}) -> {_structure(signature.result, results)}"
 
 
 def _parameter(parameter: Parameter) -> str:
@@ -139,21 +146,32 @@ def _parameter(parameter: Parameter) -> str:
         return parameter.name
     if isinstance(parameter.tree, Constant):
         return f"{parameter.name}={parameter.tree.value!r}"
-    return f"{parameter.name}: {_structure(parameter.tree)}"
+    return f"{parameter.name}: {_structure(parameter.tree, ())}"
 
 
-def _structure(tree: Tree) -> str:
+def _structure(tree: Tree, results: Sequence[Argument]) -> str:
+    """The structure in words; `results` tells which leaves are no tensors."""
     if isinstance(tree, Leaf):
-        return "tensor"
+        return _kind(results[tree.index]) if tree.index < len(results) else "tensor"
     if isinstance(tree, Constant):
         return repr(tree.value)
-    items = [_structure(item) for item in tree.items]
+    items = [_structure(item, results) for item in tree.items]
     if tree.kind == "list":
         return f"[{', '.join(items)}]"
     if tree.kind == "tuple":
         return f"({', '.join(items)}{',' if len(items) == 1 else ''})"
     pairs = ", ".join(f"{key}: {item}" for key, item in zip(tree.keys, items, strict=True))
     return f"{{{pairs}}}" if tree.kind == "dict" else f"{tree.type_name}({pairs})"
+
+
+def _kind(arg: Argument) -> str:
+    """A result in a word: `tensor`, the kind of a computed number, or the value of a fixed one."""
+    if isinstance(arg, NoneArg):
+        return "None"
+    for kind, word in ((IntArg, "int"), (FloatArg, "float"), (BoolArg, "bool")):
+        if isinstance(arg, kind):
+            return word if arg.ref is not None else repr(arg.value)
+    return "tensor"
 
 
 def _fixed(signature: Signature) -> tuple[tuple[str, object], ...]:
