@@ -78,17 +78,29 @@ void copy_rows(const char* source, Item* target, int rank, const std::int64_t* s
   }
 }
 
-// A transposition (both inner axes strided) walks tiles, so that each cache line is read once.
+// A transposition (the innermost axis strided) walks tiles of the two inner axes, so that each cache line is read once.
 template <typename Item>
-void copy_tiles(const char* source, Item* target, const std::int64_t* sizes, const std::int64_t* strides, Share rows) {
+void copy_tiles(const char* source, Item* target, int rank, const std::int64_t* sizes, const std::int64_t* strides,
+                int thread, int threads) {
   constexpr std::int64_t kTile = 32;
-  for (std::int64_t row0 = rows.first; row0 < rows.last; row0 += kTile) {
-    const std::int64_t row1 = std::min(row0 + kTile, rows.last);
-    for (std::int64_t column0 = 0; column0 < sizes[1]; column0 += kTile) {
-      const std::int64_t column1 = std::min(column0 + kTile, sizes[1]);
+  const std::int64_t rows = sizes[rank - 2], columns = sizes[rank - 1];
+  const std::int64_t bands = (rows + kTile - 1) / kTile;
+  std::int64_t matrices = 1;
+  for (int axis = 0; axis + 2 < rank; ++axis) matrices *= sizes[axis];
+  const Share part = share(matrices * bands, thread, threads);
+  for (std::int64_t band = part.first; band < part.last; ++band) {
+    std::int64_t matrix = band / bands, rest = matrix;
+    const char* from = source;
+    for (int axis = rank - 3; axis >= 0; --axis) {
+      from += rest % sizes[axis] * strides[axis];
+      rest /= sizes[axis];
+    }
+    const std::int64_t row0 = band % bands * kTile, row1 = std::min(row0 + kTile, rows);
+    for (std::int64_t column0 = 0; column0 < columns; column0 += kTile) {
+      const std::int64_t width = std::min(kTile, columns - column0);
       for (std::int64_t row = row0; row < row1; ++row) {
-        const char* from = source + row * strides[0] + column0 * strides[1];
-        copy_row(from, strides[1], target + row * sizes[1] + column0, column1 - column0);
+        copy_row(from + row * strides[rank - 2] + column0 * strides[rank - 1], strides[rank - 1],
+                 target + (matrix * rows + row) * columns + column0, width);
       }
     }
   }
@@ -103,8 +115,8 @@ void copy_window_as(const KernelCall& call, int thread, int threads) {
   auto* target = call.outputs[0].as<Item>();
   std::int64_t rows = 1;
   for (int axis = 0; axis + 1 < rank; ++axis) rows *= sizes[axis];
-  if (rank == 2 && strides[1] != static_cast<std::int64_t>(sizeof(Item))) {
-    copy_tiles(source, target, sizes, strides, share(rows, thread, threads));
+  if (rank >= 2 && strides[rank - 1] != static_cast<std::int64_t>(sizeof(Item))) {
+    copy_tiles(source, target, rank, sizes, strides, thread, threads);
   } else {
     copy_rows(source, target, rank, sizes, strides, share(rows, thread, threads));
   }

@@ -8,6 +8,7 @@
 #include "builder.h"
 #include "device.h"
 #include "executor.h"
+#include "kernels/bindings.h"
 #include "weights.h"
 
 namespace py = pybind11;
@@ -317,13 +318,7 @@ PYBIND11_MODULE(_native, m) {
     for (const DeviceInfo& d : list_devices()) out.append(py::make_tuple(d.name, d.kind, d.description, d.memory));
     return out;
   });
-  m.def("kernel_names", [] {
-    int count = 0;
-    const kernels::KernelInfo* table = kernels::kernel_table(&count);
-    std::vector<std::string> names;
-    for (int i = 0; i < count; ++i) names.emplace_back(table[i].name);
-    return names;
-  });
+  kernels::bind_kernels(m);
   py::register_exception<IndexOutOfRange>(m, "IndexOutOfRange", PyExc_IndexError);
   bind_tensor(m);
   bind_builder(m);

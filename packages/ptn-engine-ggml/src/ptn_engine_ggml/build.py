@@ -1,20 +1,25 @@
-"""One static graph for one context: lowered node by node to the native builder, then executed in one native call."""
+"""One static graph for one context, ready to execute: in one native call, unless it holds control flow."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
 
-import numpy as np
 from ptn_runtime.engine import Array, EngineBuild, RunResult, StaticGraph, StaticNode, Value
-from ptn_runtime.errors import ClosedError, ExecutionError, IndexOutOfRangeError, LoweringError
+from ptn_runtime.errors import ClosedError, ExecutionError, IndexOutOfRangeError
 from ptn_runtime.lowering.static import ValueKind
+from ptn_runtime.reference.control import OPERATORS as CONTROL_OPERATORS
+from ptn_runtime.reference.registry import KERNELS as REFERENCE_KERNELS
+from ptn_runtime.reference.registry import Outputs as HostOutputs
 
 from ptn_engine_ggml import _native
-from ptn_engine_ggml.lower.registry import Lowering, Outputs, operators
+from ptn_engine_ggml.graph import GraphLowering
+from ptn_engine_ggml.lower.registry import HOST_OPERATORS
 
 if TYPE_CHECKING:
-    from ptn_engine_ggml._native import Builder, Executor, Tensor
+    from ptn_engine_ggml._native import Executor
     from ptn_engine_ggml.engine import GgmlContext
 
 __all__ = ["GgmlBuild"]
@@ -28,13 +33,13 @@ class GgmlBuild(EngineBuild):
         self._graph = graph
         self._num_outputs = len(graph.outputs)
         wanted = [*graph.outputs, *(new for _, new in graph.input_updates)]
-        self._executor: Executor | None = GraphLowering(context, graph).executor(wanted)
+        self._runner: Runner | None = Runner(context, graph, wanted)
 
     def run(self, inputs: Sequence[Array]) -> RunResult:
         """Runs once; see `EngineBuild.run`."""
-        if self._executor is None:
+        if self._runner is None:
             raise ClosedError("this build was closed")
-        arrays = execute(self._executor, inputs)
+        arrays = self._runner.run(inputs)
         if self._num_outputs == len(arrays):
             return RunResult(arrays)
         return RunResult(arrays[: self._num_outputs], arrays[self._num_outputs :])
@@ -42,13 +47,12 @@ class GgmlBuild(EngineBuild):
     def trace(self, inputs: Sequence[Array]) -> Mapping[int, Array]:
         """Runs once on a build that keeps every node's results and leaves state alone."""
         values = [value for node in self._graph.nodes for value in node.outputs]
-        executor = GraphLowering(self._context, self._graph, update_state=False).executor(values)
-        arrays = execute(executor, inputs)
+        arrays = Runner(self._context, self._graph, values, update_state=False).run(inputs)
         return {value.id: array for value, array in zip(values, arrays, strict=True)}
 
     def close(self) -> None:
         """Frees the graph's memory."""
-        self._executor = None
+        self._runner = None
 
 
 def execute(executor: Executor, inputs: Sequence[Array]) -> list[Array]:
@@ -61,117 +65,130 @@ def execute(executor: Executor, inputs: Sequence[Array]) -> list[Array]:
         raise ExecutionError(f"ggml failed: {error}") from error
 
 
-class GraphLowering:
-    """Lowers the nodes of one graph."""
+@dataclass(slots=True)
+class NativeStep:
+    """Nodes that run in one native call: values by id go in and come out."""
 
-    def __init__(self, context: GgmlContext, graph: StaticGraph, *, update_state: bool = True) -> None:
+    executor: Executor
+    feeds: tuple[int, ...]
+    results: tuple[int, ...]
+
+    def run(self, values: dict[int, Array]) -> None:
+        """Runs, and adds the results to `values`."""
+        arrays = execute(self.executor, [values[i] for i in self.feeds])
+        values.update(zip(self.results, arrays, strict=True))
+
+
+@dataclass(slots=True)
+class HostStep:
+    """A node that decides on the host what runs: control flow, and assertions on data."""
+
+    node: StaticNode
+    function: Callable[[dict[int, Array]], tuple[Array, ...]]
+
+    def run(self, values: dict[int, Array]) -> None:
+        """Runs, and adds the results to `values`."""
+        results = self.function(values)
+        values.update((value.id, array) for value, array in zip(self.node.outputs, results, strict=True))
+
+
+class Runner:
+    """A static graph as native steps with host steps between them; almost always one native step.
+
+    Between steps values live in arrays on the host. State is written by the last step.
+    """
+
+    def __init__(
+        self, context: GgmlContext, graph: StaticGraph, wanted: Sequence[Value], *, update_state: bool = True
+    ) -> None:
         self._context = context
         self._graph = graph
-        self._update_state = update_state
-        self._b: Builder = _native.Builder(context.stream, context.weights, context.state)
-        self._values: dict[int, Tensor] = {}
-        self._by_memory: dict[int, list[int]] = {}
-        self._last_uses = graph.last_uses()
-        self._writable = {update.old.key for update in graph.state_updates if update.in_place} if update_state else set()
+        self._wanted = tuple(value.id for value in wanted)
+        cuts = [i for i, node in enumerate(graph.nodes) if node.op in HOST_OPERATORS]
+        self._single: Executor | None = None
+        self._steps: list[NativeStep | HostStep] = []
+        if not cuts:
+            lowering = GraphLowering(context, graph, update_state=update_state)
+            self._single = lowering.executor(wanted)
+        else:
+            self._plan(cuts, list(wanted), update_state)
 
-    def executor(self, wanted: Sequence[Value]) -> Executor:
-        """Lowers everything and gives what computes `wanted` and updates the state."""
-        b = self._b
-        for value in self._graph.inputs:
-            self._define(value, b.input(int(value.dtype), value.shape))
-        for value in self._graph.constants:
-            self._define(value, self._constant(value))
-        for value in self._graph.states:
-            assert value.key is not None
-            self._define(value, b.state(value.key))
-        table = operators()
-        for index, node in enumerate(self._graph.nodes):
-            self._lower(index, node, table)
-        outputs = [b.contiguous(self._values[value.id]) for value in wanted]
-        if self._update_state:
-            outputs = self._assign_states(outputs)
-        return _native.Executor(b, outputs, [value.dtype.numpy for value in wanted])
+    def run(self, inputs: Sequence[Array]) -> list[Array]:
+        """Runs once: one array per input of the graph in, one per wanted value out."""
+        if self._single is not None:
+            return execute(self._single, inputs)
+        values = {value.id: array for value, array in zip(self._graph.inputs, inputs, strict=True)}
+        for step in self._steps:
+            step.run(values)
+        return [values[i] for i in self._wanted]
 
-    def _define(self, value: Value, tensor: Tensor) -> None:
-        self._values[value.id] = tensor
-        if tensor.is_state:
-            self._by_memory.setdefault(tensor.memory, []).append(value.id)
+    def _plan(self, cuts: list[int], wanted: list[Value], update_state: bool) -> None:
+        graph = self._graph
+        at_end = {value.id: value for value in wanted}
+        if update_state:
+            at_end.update((update.new.id, update.new) for update in graph.state_updates)
+        known = {value.id: value for value in graph.inputs}
+        start = 0
+        for cut in cuts:
+            later = dict(at_end)
+            for node in graph.nodes[cut:]:
+                later.update((value.id, value) for value in node.inputs())
+            self._add_native(start, cut, known, later, final=False)
+            node = graph.nodes[cut]
+            self._steps.append(HostStep(node, self._host_function(node)))
+            known.update((value.id, value) for value in node.outputs)
+            start = cut + 1
+        self._add_native(start, len(graph.nodes), known, at_end, final=update_state)
 
-    def _constant(self, value: Value) -> Tensor:
-        if value.key is None:
-            assert value.data is not None
-            return self._b.literal(int(value.dtype), value.shape, np.ascontiguousarray(value.data, value.dtype.numpy))
-        self._context.load_constant(value)
-        tensor = self._b.constant(value.key)
-        assert tensor is not None
-        return tensor
-
-    def _lower(self, index: int, node: StaticNode, table: Mapping[str, Lowering]) -> None:
-        b = self._b
-        if all(value.numel == 0 for value in node.outputs):
-            for value in node.outputs:
-                self._define(value, b.empty(int(value.dtype), value.shape))
+    def _add_native(
+        self, start: int, stop: int, known: dict[int, Value], later: Mapping[int, Value], *, final: bool
+    ) -> None:
+        nodes = self._graph.nodes[start:stop]
+        made = {value.id for node in nodes for value in node.outputs}
+        # Constants and state that a host step or the caller wants come through a native step, too.
+        outside = (ValueKind.CONSTANT, ValueKind.STATE)
+        results = [v for v in later.values() if v.id in made or (v.kind in outside and v.id not in known)]
+        used = {value.id for node in nodes for value in node.inputs()}
+        if final:
+            used.update(update.new.id for update in self._graph.state_updates)
+        feeds = [value for value in known.values() if value.id in used]
+        if not results and not (final and self._graph.state_updates):
             return
-        lowering = table[node.op]
-        out = Outputs(node.outputs)
-        out.in_place = self._may_overwrite(index, node)
-        b.set_op(node.op)
-        values = self._values
-        args: dict[str, Any] = {}
-        for name, arg in node.args.items():
-            if isinstance(arg, Value):
-                args[name] = values[arg.id]
-            elif isinstance(arg, tuple) and any(isinstance(item, Value) for item in arg):
-                args[name] = tuple([values[item.id] if isinstance(item, Value) else item for item in arg])
-            else:
-                args[name] = arg
-        try:
-            result = lowering.function(b, out, **args)
-        except (TypeError, ValueError, RuntimeError) as error:
-            raise LoweringError(f"the ggml engine cannot build {node.describe()}: {error}") from error
-        results = result if isinstance(result, tuple) else (result,)
-        for value, tensor in zip(node.outputs, results, strict=True):
-            if tensor.dtype != value.dtype or tensor.shape != value.shape:
-                raise LoweringError(
-                    f"the ggml engine's lowering of {node.describe()} gave dtype {tensor.dtype}{list(tensor.shape)} "
-                    f"for {value}"
-                )
-            self._define(value, tensor)
+        lowering = GraphLowering(self._context, self._graph, nodes=nodes, feeds=feeds, update_state=final)
+        executor = lowering.executor(results)
+        self._steps.append(NativeStep(executor, tuple(v.id for v in feeds), tuple(v.id for v in results)))
+        known.update((value.id, value) for value in results)
 
-    def _may_overwrite(self, index: int, node: StaticNode) -> bool:
-        """Whether the node may write to the memory of its first argument: state that nobody reads afterwards."""
-        if not self._writable:
-            return False
-        first = next(iter(node.args.values()), None)
-        if not isinstance(first, Value):
-            return False
-        tensor = self._values[first.id]
-        if not tensor.is_state or not tensor.is_contiguous or tensor.shape != node.outputs[0].shape:
-            return False
-        aliases = self._by_memory[tensor.memory]
-        if sum(value.id in aliases for value in node.inputs()) > 1:
-            return False  # it would read what it writes
-        key = next(value.key for value in self._graph.states if value.id == aliases[0])
-        if key not in self._writable:
-            return False
-        return all(self._last_uses.get(alias, -1) <= index for alias in aliases)
+    def _host_function(self, node: StaticNode) -> Callable[[dict[int, Array]], tuple[Array, ...]]:
+        out = HostOutputs(node.outputs)
+        nested = {
+            name: Runner(self._context, arg, list(arg.outputs), update_state=False).run_nested
+            for name, arg in node.args.items()
+            if isinstance(arg, StaticGraph)
+        }
+        function = CONTROL_OPERATORS.get(node.op) or REFERENCE_KERNELS[node.op]
+        return partial(_call_host, function, out, node, nested)
 
-    def _assign_states(self, outputs: list[Tensor]) -> list[Tensor]:
-        """Appends the writes of new state; gives `outputs` with copies of those that the writes would change."""
-        b = self._b
-        pending: list[tuple[Tensor, Tensor]] = []
-        for update in self._graph.state_updates:
-            target, new = self._values[update.old.id], self._values[update.new.id]
-            if update.old.kind is not ValueKind.STATE:
-                raise LoweringError(f"state '{update.old.key}' is updated through {update.old}, which is no state")
-            stays = new.is_state and new.memory == target.memory and new.strides == target.strides
-            if new.numel == 0 or (stays and new.is_contiguous):
-                continue
-            pending.append((target, new))
-        written = {target.memory for target, _ in pending}
-        outputs = [b.copy(x) if x.numel and x.memory in written else x for x in outputs]
-        # A new value that lives in another state's memory moves out before anything is written.
-        pending = [(target, b.copy(new) if new.is_state else new) for target, new in pending]
-        for target, new in pending:
-            b.assign(target, new)
-        return outputs
+    def run_nested(self, operands: Sequence[Array]) -> tuple[Array, ...]:
+        """As `run`, for operators of the host, whose operands may have any strides."""
+        import numpy as np
+
+        return tuple(self.run([np.ascontiguousarray(x).reshape(x.shape) for x in operands]))
+
+
+def _call_host(
+    function: Callable[..., tuple[Array, ...]],
+    out: HostOutputs,
+    node: StaticNode,
+    nested: Mapping[str, Callable[..., tuple[Array, ...]]],
+    values: dict[int, Array],
+) -> tuple[Array, ...]:
+    arguments: dict[str, object] = {}
+    for name, arg in node.args.items():
+        if isinstance(arg, Value):
+            arguments[name] = values[arg.id]
+        elif isinstance(arg, tuple):
+            arguments[name] = tuple(values[item.id] if isinstance(item, Value) else item for item in arg)
+        else:
+            arguments[name] = nested.get(name, arg)
+    return function(out, **arguments)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from ptn_format.dtypes import ScalarType
 from ptn_runtime.engine import StaticNode, Value
 
-from ptn_engine_ggml.lower.common import axis_of, axes_of, call, scalar_parameters
+from ptn_engine_ggml.lower.common import axes_of, axis_of, call, promoted, scalar_parameters
 from ptn_engine_ggml.lower.registry import Outputs, lower
 
 if TYPE_CHECKING:
@@ -264,13 +264,6 @@ def stack(b: Builder, out: Outputs, tensors: tuple[Tensor, ...], dim: int = 0) -
     return b.cat(parts, axis)
 
 
-def promoted(b: Builder, x: Tensor, dtype: ScalarType) -> Tensor:
-    """`x` as `dtype`, which holds its values."""
-    if x.dtype == dtype:
-        return x
-    return b.custom("cast.to", (x,), [(int(dtype), x.shape)], (), ())[0]
-
-
 @lower("aten.meshgrid.default")
 def meshgrid(b: Builder, out: Outputs, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     rank = len(tensors)
@@ -291,10 +284,10 @@ def diag_embed(b: Builder, out: Outputs, self: Tensor, offset: int = 0, dim1: in
     batch = self.shape[:-1]
     count = self.shape[-1]
     # Each element followed by `rows` zeros: a matrix [count, rows + 1] read as one row of [count * (rows + 1)].
-    spread = _padded(b, b.view(self, (*batch, count, 1)), [0] * len(batch) + [0, 0], [*batch, count, rows + 1])
+    spread = padded(b, b.view(self, (*batch, count, 1)), [0] * len(batch) + [0, 0], [*batch, count, rows + 1])
     line = b.view(spread, (*batch, count * (rows + 1)))
     before = offset if offset >= 0 else -offset * rows
-    line = _padded(b, line, [0] * len(batch) + [before], [*batch, rows * rows])
+    line = padded(b, line, [0] * len(batch) + [before], [*batch, rows * rows])
     matrix = b.view(line, (*batch, rows, rows))
     order = list(range(rank - 2))
     for place, axis in sorted(((axis1, rank - 2), (axis2, rank - 1))):
@@ -307,7 +300,7 @@ def diag_embed(b: Builder, out: Outputs, self: Tensor, offset: int = 0, dim1: in
 _MODES = {"constant": 0, "reflect": 1, "replicate": 2, "circular": 3}
 
 
-def _padded(b: Builder, x: Tensor, before: list[int], shape: list[int], mode: int = 0, value: Any = 0) -> Tensor:
+def padded(b: Builder, x: Tensor, before: list[int], shape: list[int], mode: int = 0, value: Any = 0) -> Tensor:
     """`x` in a larger (or, where numbers are negative, smaller) tensor; see `layout.pad` in native/kernels."""
     ints, floats = scalar_parameters(ScalarType(x.dtype), value)
     return b.custom("layout.pad", (x,), [(x.dtype, tuple(shape))], [mode, *(ints or [0]), *before], floats or [0.0])[0]
@@ -322,24 +315,24 @@ def _befores(pad: Sizes, rank: int) -> list[int]:
 
 @lower("aten.constant_pad_nd.default")
 def constant_pad_nd(b: Builder, out: Outputs, self: Tensor, pad: Sizes, value: Any = 0) -> Tensor:
-    return _padded(b, self, _befores(pad, self.rank), list(out.shape), 0, value)
+    return padded(b, self, _befores(pad, self.rank), list(out.shape), 0, value)
 
 
 @lower("aten.pad.default")
 def pad(
     b: Builder, out: Outputs, self: Tensor, pad: Sizes, mode: str = "constant", value: float | None = None
 ) -> Tensor:
-    return _padded(b, self, _befores(pad, self.rank), list(out.shape), _MODES[mode], value or 0)
+    return padded(b, self, _befores(pad, self.rank), list(out.shape), _MODES[mode], value or 0)
 
 
 @lower("aten.reflection_pad1d.default", "aten.reflection_pad2d.default", "aten.reflection_pad3d.default")
 def reflection_pad(b: Builder, out: Outputs, self: Tensor, padding: Sizes) -> Tensor:
-    return _padded(b, self, _befores(padding, self.rank), list(out.shape), _MODES["reflect"])
+    return padded(b, self, _befores(padding, self.rank), list(out.shape), _MODES["reflect"])
 
 
 @lower("aten.replication_pad1d.default", "aten.replication_pad2d.default", "aten.replication_pad3d.default")
 def replication_pad(b: Builder, out: Outputs, self: Tensor, padding: Sizes) -> Tensor:
-    return _padded(b, self, _befores(padding, self.rank), list(out.shape), _MODES["replicate"])
+    return padded(b, self, _befores(padding, self.rank), list(out.shape), _MODES["replicate"])
 
 
 # --- rearrangements of channels ---

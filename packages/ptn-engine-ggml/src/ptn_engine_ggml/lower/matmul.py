@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from ptn_format.dtypes import ScalarType
 from ptn_runtime.engine import StaticNode, Value
 
-from ptn_engine_ggml.lower.common import call, float32, rounded
+from ptn_engine_ggml.lower.common import float32, rounded
 from ptn_engine_ggml.lower.elementwise import arithmetic
 from ptn_engine_ggml.lower.registry import FLOATS, Outputs, lower
 
@@ -42,19 +42,8 @@ def _exact_product(b: Builder, x: Tensor, w: Tensor) -> Tensor:
     m, n, k = x.shape[-2], w.shape[-2], x.shape[-1]
     if k == 0:
         return zeros(b, ScalarType(x.dtype), (*batch, m, n))
-    left = b.view(x.expand((*batch, m, k)), (-1 if not batch else _count(batch), m, k)) if batch else x
-    right = w.transpose(-1, -2)
-    right = b.view(right.expand((*batch, k, n)), (_count(batch), k, n)) if batch else right
-    shape = (_count(batch), m, n) if batch else (m, n)
-    (result,) = b.custom("matmul.matmul", (left, right), [(x.dtype, shape)], (), ())
-    return b.view(result, (*batch, m, n))
-
-
-def _count(sizes: tuple[int, ...]) -> int:
-    count = 1
-    for size in sizes:
-        count *= size
-    return count
+    (result,) = b.custom("matmul.matmul", (x, w.transpose(-1, -2)), [(x.dtype, (*batch, m, n))], (), ())
+    return result
 
 
 def zeros(b: Builder, dtype: ScalarType, shape: tuple[int, ...]) -> Tensor:

@@ -24,6 +24,7 @@ __all__ = [
     "ALL",
     "FAMILIES",
     "FLOATS",
+    "HOST_OPERATORS",
     "INTEGERS",
     "REALS",
     "Lowering",
@@ -50,7 +51,10 @@ FAMILIES = (
     "cast",
     "quant",
 )
-"""Modules of this package that fill the table; `control` is the graph's own (see `build.py`)."""
+"""Modules of this package that fill the table."""
+
+HOST_OPERATORS = frozenset({"control.cond", "control.while_loop", "control.map", "aten._assert_async.msg"})
+"""Operators that the host decides on between native calls; see `build.py`."""
 
 FLOATS = frozenset({ScalarType.FLOAT, ScalarType.HALF, ScalarType.BFLOAT16})
 """What ggml computes with: float32, and the two 16-bit types through it."""
@@ -156,6 +160,10 @@ def lowering_of(op: str) -> Lowering | None:
 
 def supports(node: StaticNode, device: Device) -> Support:
     """Whether `node` runs on `device`; a pure function of both."""
+    if node.op in HOST_OPERATORS:
+        return SUPPORTED
+    if device.kind != "cpu":
+        return Support.no("this release of the ggml engine runs on the CPU device only.")
     lowering = lowering_of(node.op)
     if lowering is None:
         return Support.no("the ggml engine has no lowering of this operator.")
