@@ -384,3 +384,23 @@ def random_view(g: GraphBuilder, rng, value: T, array: np.ndarray) -> tuple[T, n
         order = [int(i) for i in rng.permutation(array.ndim)]
         return g.call("torch.ops.aten.permute.default", value, order), array.transpose(order)
     return g.call("torch.ops.aten.unsqueeze.default", value, axis), np.expand_dims(array, axis)
+
+
+def test_long_chain_of_stale_views():
+    g = GraphBuilder()
+    x = g.input("x", F32, 4)
+    base = g.call("torch.ops.aten.clone.default", x)
+    views = [base]
+    for _ in range(3000):
+        views.append(g.call("torch.ops.aten.view.default", views[-1], [2, 2] if len(views) % 2 else [4]))
+    g.call("torch.ops.aten.add_.Tensor", base, 1.0)
+    data = filled(4)
+    (got,) = run(specialize(g.build(views[-1])), data)
+    np.testing.assert_array_equal(got, data + 1)
+
+
+def test_update_of_another_shape_is_refused():
+    g = GraphBuilder()
+    count = g.buffer("b_count", "count", F32, 2)
+    new = g.call("torch.ops.aten.unsqueeze.default", count, 0)
+    assert "both must be the same" in refused(g.build(buffers={"count": new}))

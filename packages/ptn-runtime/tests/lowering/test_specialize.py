@@ -220,6 +220,22 @@ def test_undefined_value():
     assert "value 'nothing' is not defined" in raised(LoweringError, method)
 
 
+def test_malformed_node():
+    g = GraphBuilder()
+    x = g.input("x", F32, 2)
+    number = g.scalar("torch.ops.aten._local_scalar_dense.default", x, x)
+    text = raised(LoweringError, g.build(x, number))
+    assert "node '_local_scalar_dense_1' (aten._local_scalar_dense.default) is not formed as the format demands" in text
+
+
+def test_inputs_and_placeholders_must_agree():
+    g = GraphBuilder()
+    x = g.input("x", F32, 2)
+    g.inputs.append("y")
+    g.values["y"] = TensorMeta(F32, ())
+    assert "its unbound placeholders (x)" in raised(LoweringError, g.build(x))
+
+
 def test_failure_of_the_canonical_form_is_kept():
     g = GraphBuilder()
     x = g.input("x", F32, 2)

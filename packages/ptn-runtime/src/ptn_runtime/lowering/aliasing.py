@@ -89,11 +89,17 @@ class Tracker:
 
     def read(self, handle: Handle) -> int:
         """The slot with the handle's current contents."""
-        if handle.version != handle.storage.version:
-            assert handle.parent is not None  # a root is never behind: writes bring it up to date
-            assert handle.view is not None
-            handle.slot = self._replay(handle.view, self.read(handle.parent), handle.index)
-            handle.version = handle.storage.version
+        behind: list[Handle] = []
+        current = handle
+        # A root is never behind: writes bring it up to date.
+        while current.version != current.storage.version and current.parent is not None:
+            behind.append(current)
+            current = current.parent
+        for item in reversed(behind):
+            assert item.view is not None
+            item.slot = self._replay(item.view, current.slot, item.index)
+            item.version = item.storage.version
+            current = item
         return handle.slot
 
     def write(self, handle: Handle, slot: int) -> None:

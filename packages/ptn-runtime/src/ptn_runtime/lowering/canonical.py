@@ -119,7 +119,10 @@ class Body:
                 label = f"constant '{ref.data_key}'"
                 self.handles[ref.name] = self.tracker.root(slot, label, "which is read-only")
         for buffer in method.mutable_buffers:
-            self._bind_state(buffer.name, buffer.fqn, self.graph.tensor_values[buffer.name])
+            meta = self.graph.tensor_values.get(buffer.name)
+            if meta is None:
+                raise LoweringError(f"method '{self.name}': the file does not say what buffer '{buffer.fqn}' is")
+            self._bind_state(buffer.name, buffer.fqn, meta)
         self.take_nodes()
 
     def constant_slot(self, name: str, key: str) -> int:
@@ -153,7 +156,12 @@ class Body:
             else:
                 self.reader.take(node)
         order = {name: index for index, name in enumerate(self.graph.inputs)}
-        self.inputs.sort(key=lambda item: order.get(item[1], len(order)))
+        if sorted(order) != sorted(name for _, name in self.inputs):
+            raise LoweringError(
+                f"graph '{self.name}': its inputs are ({', '.join(order)}), "
+                f"its unbound placeholders ({', '.join(name for _, name in self.inputs)})"
+            )
+        self.inputs.sort(key=lambda item: order[item[1]])
 
     def _bind_input(self, name: str, node: Node) -> None:
         slot = self.new_slot()
@@ -221,6 +229,8 @@ class Body:
             for spec in method.output_specs:
                 if spec.kind is OutputKind.USER_OUTPUT:
                     continue
+                if spec.name in self.scalars:
+                    raise BindError(f"'{spec.name}' is a number, and cannot be the new value of '{spec.target}'")
                 slots = state_slots if spec.kind is OutputKind.BUFFER_MUTATION else input_slots
                 slots[spec.target or ""] = self.slot_of(spec.name)
             results = tuple(self._results(method.output_specs))

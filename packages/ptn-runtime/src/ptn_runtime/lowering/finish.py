@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from ptn_runtime.errors import LoweringError
 from ptn_runtime.lowering.static import StateUpdate, StaticGraph, StaticNode, Value, ValueKind
 from ptn_runtime.lowering.views import INVERSES
 
@@ -36,6 +37,9 @@ def finish(
     """
     state_updates = [(old, new) for old, new in state_updates if new is not old]
     input_updates = [(old, new) for old, new in input_updates if new is not old]
+    for old, new in (*state_updates, *input_updates):
+        if new.dtype is not old.dtype or new.shape != old.shape:
+            raise LoweringError(f"method '{method}' writes {new} to {old}: both must be the same")
     outputs = tuple(result for result in results if isinstance(result, Value))
     roots = [*outputs, *(new for _, new in state_updates), *(new for _, new in input_updates)]
     live = _live(nodes, roots)

@@ -22,6 +22,7 @@ from ptn_format.graph import (
 )
 from ptn_format.signature import SOURCE_KEY
 
+from ptn_runtime.errors import LoweringError
 from ptn_runtime.lowering import names
 from ptn_runtime.lowering.aliasing import Handle
 from ptn_runtime.lowering.arguments import BindError, bind, literal_or_ref, names_read
@@ -73,6 +74,12 @@ class NodeReader:
             self._handler(context)(context)
         except BindError as error:
             self._take_unknown(context, str(error))
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            where = f" from {context.source}" if context.source else ""
+            raise LoweringError(
+                f"method '{self.body.name}': node '{node.name}' ({context.op}){where} is not formed as the format "
+                f"demands: {type(error).__name__}: {error}. Check the file with `ptn verify`."
+            ) from error
 
     def _handler(self, context: _Context) -> Callable[[_Context], None]:
         op = context.op

@@ -280,20 +280,15 @@ def _written(method: Method) -> set[str]:
         op = canonical_name(target)
         first = node.inputs[0].arg if node.inputs else None
         if isinstance(first, TensorArg):
-            if is_in_place(op) or (op in INVERSES and not is_view_copy(target)):
-                base.update((name, first.name) for output in node.outputs for name in (output.name, *output.names))
+            root = base.get(first.name, first.name)
             if is_in_place(op):
-                found.add(_followed(base, first.name))
-        found.update(
-            _followed(base, item.arg.name) for item in node.inputs if item.mutated and isinstance(item.arg, TensorArg)
-        )
+                found.add(root)
+            if is_in_place(op) or (op in INVERSES and not is_view_copy(target)):
+                base.update((name, root) for output in node.outputs for name in (output.name, *output.names))
+        for item in node.inputs:
+            if item.mutated and isinstance(item.arg, TensorArg):
+                found.add(base.get(item.arg.name, item.arg.name))
     return found
-
-
-def _followed(base: Mapping[str, str], name: str) -> str:
-    while name in base:
-        name = base[name]
-    return name
 
 
 def _states(methods: list[Method]) -> Mapping[str, StateSpec]:
@@ -306,7 +301,9 @@ def _states(methods: list[Method]) -> Mapping[str, StateSpec]:
             if ref.kind is InputKind.BUFFER and changed:
                 found[ref.data_key] = _state(ref.data_key, ref.meta, has_data=True)
         for buffer in method.mutable_buffers:
-            meta = method.graph.tensor_values[buffer.name]
+            meta = method.graph.tensor_values.get(buffer.name)
+            if meta is None:
+                raise LoweringError(f"method '{method.name}': the file does not say what buffer '{buffer.fqn}' is")
             found.setdefault(buffer.fqn, _state(buffer.fqn, meta, has_data=False))
     return found
 
