@@ -9,6 +9,7 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import ptn_runtime
 import pytest
@@ -16,7 +17,7 @@ from ptn_runtime import doctor
 from ptn_runtime.cli import main
 from ptn_runtime.cli.check import grouped
 from ptn_runtime.cli.common import format_bytes, format_seconds, parse_options, table
-from ptn_runtime.errors import InputError, UnsupportedNode
+from ptn_runtime.errors import InputError, Refusal, UnsupportedNode
 
 GOLDEN = Path(ptn_runtime.__file__).parent / "conformance" / "data" / "golden"
 MLP = str(GOLDEN / "mlp_dyn" / "model.ptn")
@@ -121,6 +122,37 @@ def test_run_with_files(ptn: Any, tmp_path: Path) -> None:
     code, _, _ = ptn("run", MLP, str(tmp_path / "x.npy"), "-o", str(tmp_path / "out.npy"))
     assert code == 0
     np.testing.assert_allclose(np.load(tmp_path / "out.npy"), expected, atol=1e-5)
+
+
+def test_bfloat16_in_files(ptn: Any, tmp_path: Path) -> None:
+    package = str(GOLDEN / "zoo_bf16_ln" / "model.ptn")
+    with np.load(GOLDEN / "zoo_bf16_ln" / "io.npz") as golden:
+        x, expected = golden["in_0"], golden["out_0"]
+    assert x.dtype == np.float32
+    np.save(tmp_path / "wide.npy", x)
+    np.save(tmp_path / "bits.npy", x.astype(ml_dtypes.bfloat16))
+    for name in ("wide", "bits"):
+        code, _, err = ptn("run", package, str(tmp_path / f"{name}.npy"), "-o", str(tmp_path / "out.npy"))
+        assert (code, err) == (0, "")
+        np.testing.assert_allclose(np.load(tmp_path / "out.npy"), expected, atol=4e-2)
+    np.save(tmp_path / "inexact.npy", x + np.float32(1e-6))
+    code, _, err = ptn("run", package, str(tmp_path / "inexact.npy"))
+    assert code == 2
+    assert "takes bfloat16" in err
+
+
+def test_engines_that_were_not_taken_are_shown(ptn: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from ptn_runtime import model as model_module
+
+    monkeypatch.setattr(
+        model_module.Model,
+        "refused",
+        (Refusal("fast", "cpu", "1 node is not supported."), Refusal("gone", None, "no device.")),
+    )
+    for command in ("run", "bench"):
+        _, out, _ = ptn(command, MLP, "--random")
+        assert "  not taken: engine 'fast' on cpu: 1 node is not supported. (see 'ptn check')\n" in out
+        assert "gone" not in out
 
 
 def test_run_made_up(ptn: Any) -> None:

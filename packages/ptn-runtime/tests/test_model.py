@@ -436,6 +436,14 @@ def test_first_use_of_methods_from_many_threads(load_fake: Any, fakes: Any, in_t
     assert results == [[0, 1, 2, 3, 4]] * 6
 
 
+def test_inputs_may_be_called_self_or_method(load_fake: Any, fakes: Any) -> None:
+    inputs = (fakes.tensor("self", ScalarType.FLOAT, 1), fakes.tensor("method", ScalarType.FLOAT, 1))
+    model = load_fake(fakes.Method("forward", inputs, lambda i, _: [i[0] - i[1]]))
+    x, y = np.float32([5]), np.float32([3])
+    assert model(self=x, method=y)[0] == 2
+    assert model.run("forward", self=x, method=y)[0] == 2
+
+
 def test_api_is_reexported() -> None:
     for name in ptn_runtime.__all__:
         assert getattr(ptn_runtime, name) is not None

@@ -85,7 +85,7 @@ class Session:
         self._release()
         self._check_open()
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         """Runs the method `forward`, or the only method there is; see `run`."""
         caller = self._callers.get("forward")
         if caller is None:

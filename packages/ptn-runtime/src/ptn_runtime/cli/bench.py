@@ -16,6 +16,7 @@ from ptn_runtime.cli.common import (
     gather_inputs,
     parse_options,
     pick_method,
+    print_refused,
     summarize_inputs,
     table,
 )
@@ -61,6 +62,8 @@ def _run(arguments: argparse.Namespace) -> int:
         method = pick_method(models[0].methods, arguments.method)
         inputs = gather_inputs(models[0].describe(method), arguments)
         print(f"{method}, inputs: {summarize_inputs(inputs)}")
+        for model in models:
+            print_refused(model.refused)
         times = _time(models, method, inputs, arguments)
     print(_report(models, times))
     if len(models) > 1:

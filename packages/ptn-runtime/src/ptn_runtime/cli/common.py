@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ptn_format.graph import Dim
 
     from ptn_runtime.describe import MethodInfo, TensorInfo
+    from ptn_runtime.errors import Refusal
 
 __all__ = [
     "add_engine_arguments",
@@ -25,6 +26,7 @@ __all__ = [
     "gather_inputs",
     "parse_options",
     "pick_method",
+    "print_refused",
     "table",
 ]
 
@@ -151,6 +153,14 @@ def pick_method(methods: Sequence[str], wanted: str | None) -> str:
     raise InputError(f"the program has several methods; choose one with --method: {', '.join(methods)}.")
 
 
+def print_refused(refused: Iterable[Refusal]) -> None:
+    """A line for each engine that was asked before and does not run the program, as far as it has devices."""
+    for item in refused:
+        if item.device is not None:
+            text = str(item)
+            print(f"  not taken: {text if len(text) <= 150 else text[:147] + '...'} (see 'ptn check')")
+
+
 def gather_inputs(info: MethodInfo, arguments: argparse.Namespace) -> dict[str, np.ndarray[Any, np.dtype[Any]]]:
     """The inputs of a method by name, from files and made up, as the arguments ask.
 
@@ -192,11 +202,20 @@ def _read_files(info: MethodInfo, texts: Sequence[str]) -> dict[str, np.ndarray[
             place += 1
         else:
             raise InputError(f"{text}: method '{info.name}' takes only {len(names)} inputs: {', '.join(names)}.")
-    bfloat16 = {item.name: item.dtype for item in info.inputs if item.dtype.name == "bfloat16"}
-    for name, dtype in bfloat16.items():
-        if name in found and found[name].dtype in (np.dtype("V2"), np.dtype(np.uint16)):
-            found[name] = found[name].view(dtype)  # .npy files keep the bits of bfloat16, not its name
-    return found
+    return {item.name: _as_bfloat16(item, found[item.name]) for item in info.inputs if item.name in found}
+
+
+def _as_bfloat16(item: TensorInfo, array: np.ndarray[Any, np.dtype[Any]]) -> np.ndarray[Any, np.dtype[Any]]:
+    """.npy files know no bfloat16: numpy writes its bits without the name, others write float32 in its place."""
+    if item.dtype.name != "bfloat16":
+        return array
+    if array.dtype == np.dtype("V2"):
+        return array.view(item.dtype)
+    if array.dtype == np.float32:
+        narrow = array.astype(item.dtype)
+        if np.array_equal(narrow.astype(np.float32), array, equal_nan=True):
+            return narrow
+    return array
 
 
 def _read_npz(path: str, names: Sequence[str]) -> dict[str, np.ndarray[Any, np.dtype[Any]]]:

@@ -15,6 +15,7 @@ from ptn_runtime.cli.common import (
     gather_inputs,
     parse_options,
     pick_method,
+    print_refused,
     summarize_inputs,
     table,
 )
@@ -52,6 +53,7 @@ def _run(arguments: argparse.Namespace) -> int:
         results = flatten_result(info.signature.result, result)
         changed = [(item.name, inputs[item.name]) for item in info.inputs if item.mutated]
     print(f"{method} on {model.engine} ({model.device}), first call {format_seconds(seconds)}")
+    print_refused(model.refused)
     print(f"inputs: {summarize_inputs(inputs)}")
     arrays = [(name, np.asarray(value)) for name, value in [*results, *changed] if value is not None]
     print(
@@ -75,6 +77,8 @@ def _row(name: str, array: np.ndarray[Any, np.dtype[Any]]) -> tuple[str, ...]:
 
 
 def _save(path: str, arrays: list[tuple[str, np.ndarray[Any, np.dtype[Any]]]]) -> None:
+    """Writes the results; bfloat16, which the file format does not know, as float32."""
+    arrays = [(name, array.astype(np.float32) if array.dtype.name == "bfloat16" else array) for name, array in arrays]
     if path.endswith(".npy"):
         if len(arrays) != 1:
             raise InputError(f"{path}: the method gives {len(arrays)} results; a .npy file holds one, use .npz.")
