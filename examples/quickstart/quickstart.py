@@ -56,7 +56,7 @@ def main() -> int:
     print(f"   wrote {output} ({output.stat().st_size / 1e6:.1f} MB) in {time.perf_counter() - start:.1f} s\n")
 
     print(f"2. What is in it: ptn show {output}", flush=True)
-    subprocess.run([sys.executable, "-m", "ptn_runtime.cli", "show", str(output)], check=True)
+    subprocess.run([sys.executable, "-m", "ptn_runtime", "show", str(output)], check=True)
 
     print("\n3. Run it, compare with PyTorch")
     ids, mask = minilm.Tokenizer()(SENTENCES)
