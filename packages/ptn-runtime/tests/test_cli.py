@@ -147,11 +147,16 @@ def test_engines_that_were_not_taken_are_shown(ptn: Any, monkeypatch: pytest.Mon
     monkeypatch.setattr(
         model_module.Model,
         "refused",
-        (Refusal("fast", "cpu", "1 node is not supported."), Refusal("gone", None, "no device.")),
+        (
+            Refusal("fast", "cpu", "1 node is not supported: ...", (UnsupportedNode("n", "r"),)),
+            Refusal("full", "cuda:0", "out of memory"),
+            Refusal("gone", None, "no device."),
+        ),
     )
     for command in ("run", "bench"):
         _, out, _ = ptn(command, MLP, "--random")
-        assert "  not taken: engine 'fast' on cpu: 1 node is not supported. (see 'ptn check')\n" in out
+        assert "  not taken: fast on cpu: 1 node not supported (see 'ptn check')\n" in out
+        assert "  not taken: full on cuda:0: out of memory (see 'ptn check')\n" in out
         assert "gone" not in out
 
 

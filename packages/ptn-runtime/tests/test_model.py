@@ -444,6 +444,11 @@ def test_inputs_may_be_called_self_or_method(load_fake: Any, fakes: Any) -> None
     assert model.run("forward", self=x, method=y)[0] == 2
 
 
+def test_profile_of_an_engine_that_cannot(load_fake: Any, double: Any) -> None:
+    with pytest.raises(ExecutionError, match="engine 'fake' cannot profile: FakeBuild does not time single nodes"):
+        load_fake(double).profile("forward", np.zeros((1, 4), np.float32))
+
+
 def test_api_is_reexported() -> None:
     for name in ptn_runtime.__all__:
         assert getattr(ptn_runtime, name) is not None

@@ -135,3 +135,20 @@ def test_every_golden_package_can_be_described() -> None:
                     info = model.describe(method)
                     assert str(info).startswith(f"{method}(")
                     assert len(info.outputs) >= 1
+
+
+def test_profile() -> None:
+    recorded = arrays("counter")
+    with load("counter") as model:
+        before = dict(model.state)
+        profile = model.profile("forward", recorded["in_0"], repeat=3)
+        assert dict(model.state) == before
+        assert profile.seconds > 0
+        assert sum(count for _, count, _ in profile.by_operator()) == len(profile.nodes)
+        assert [node.seconds for node in profile.slowest(2)] == sorted(
+            (n.seconds for n in profile.nodes), reverse=True
+        )[:2]
+        assert str(profile).startswith("forward on reference: ")
+        assert "aten.add.Tensor" in str(profile)
+        with pytest.raises(InputError):
+            model.profile("forward", np.zeros(3, np.float32))

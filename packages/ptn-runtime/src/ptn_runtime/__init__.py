@@ -28,6 +28,7 @@ from ptn_runtime.errors import (
 if TYPE_CHECKING:
     from ptn_runtime.describe import MethodInfo, TensorInfo
     from ptn_runtime.model import Model, load
+    from ptn_runtime.profile import Profile
     from ptn_runtime.registry import EngineRow, installed_engines
     from ptn_runtime.session import Session, State
 
@@ -47,6 +48,7 @@ __all__ = [
     "MethodNotFoundError",
     "Model",
     "NoEngineError",
+    "Profile",
     "PtnRuntimeError",
     "Refusal",
     "Session",
@@ -64,6 +66,7 @@ __all__ = [
 _LAZY = {
     "EngineRow": "ptn_runtime.registry",
     "MethodInfo": "ptn_runtime.describe",
+    "Profile": "ptn_runtime.profile",
     "Model": "ptn_runtime.model",
     "Session": "ptn_runtime.session",
     "State": "ptn_runtime.session",

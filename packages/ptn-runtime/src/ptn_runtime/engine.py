@@ -228,6 +228,14 @@ class EngineBuild(abc.ABC):
         """
         raise NotImplementedError(f"{type(self).__name__} does not keep intermediate values")
 
+    def profile(self, inputs: Sequence[Array]) -> Mapping[int, float]:
+        """Runs once and gives the seconds that each node took, by its index in `StaticGraph.nodes`.
+
+        State is not updated. Of nodes that ran as one, the first has the time and the others are absent. An engine may
+        leave it out.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not time single nodes")
+
     def close(self) -> None:  # noqa: B027  most builds have nothing to free
         """Frees the build's buffers. Idempotent."""
 

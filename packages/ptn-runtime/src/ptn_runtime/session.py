@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from ptn_runtime.arrays import Binder, Results, to_array
 from ptn_runtime.describe import MethodInfo, TensorInfo, describe_method, describe_state
-from ptn_runtime.errors import ClosedError, InputError, MethodNotFoundError, StateError
+from ptn_runtime.errors import ClosedError, ExecutionError, InputError, MethodNotFoundError, StateError
 
 if TYPE_CHECKING:
     from ptn_format.package import Package
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ptn_runtime.hosts import HostLease
     from ptn_runtime.lowering.program import LoweredMethod, LoweredProgram, StateSpec
     from ptn_runtime.lowering.static import StaticGraph
+    from ptn_runtime.profile import Profile
 
 __all__ = ["Core", "Session", "State"]
 
@@ -116,6 +117,21 @@ class Session:
         caller = self._callers.get(method) or self._caller(method)
         return caller.call(args, kwargs)
 
+    def profile(self, method: str, /, *args: Any, repeat: int = 5, **kwargs: Any) -> Profile:
+        """Where the time of a call goes, node by node; state stays as it is. An input called `repeat` goes by position.
+
+        Args:
+            method: its name.
+            *args: inputs as in `run`.
+            repeat: number of runs; the result has medians.
+            **kwargs: inputs as in `run`.
+
+        Raises:
+            ExecutionError: the engine does not time single nodes.
+            InputError, MethodNotFoundError, ClosedError: as `run`.
+        """
+        return self._caller(method).profile(args, kwargs, repeat)
+
     @property
     def methods(self) -> tuple[str, ...]:
         """The names of the methods."""
@@ -181,7 +197,9 @@ class Session:
             caller = self._callers.get(method)
             if caller is None:
                 lowered = self._core.program.method(method)
-                caller = self._callers[method] = _Caller(self._lock, self._context.compile(method), lowered)
+                caller = self._callers[method] = _Caller(
+                    self._lock, self._context.compile(method), lowered, self._context.host.name
+                )
             return caller
 
     def _locked_context(self) -> _LockedContext:
@@ -210,8 +228,12 @@ class _LockedContext:
 class _Caller:
     """One method of one session: everything that a call needs, looked up once."""
 
-    def __init__(self, lock: threading.RLock, executable: EngineExecutable, lowered: LoweredMethod) -> None:
+    def __init__(
+        self, lock: threading.RLock, executable: EngineExecutable, lowered: LoweredMethod, engine: str
+    ) -> None:
         self._lock = lock
+        self._method = lowered.name
+        self._engine = engine
         self._executable = executable
         self._binder = Binder(lowered.name, lowered.inputs, lowered.signature)
         self._results = Results(lowered.name, lowered.signature)
@@ -235,6 +257,18 @@ class _Caller:
             if written:
                 _write_back(prepared.graph, result, written)
         return self._results.build(prepared.graph, result)
+
+    def profile(self, args: Sequence[Any], kwargs: Mapping[str, Any], repeat: int) -> Profile:
+        """Binds and times every node."""
+        from ptn_runtime.profile import profile_build
+
+        arrays, _ = self._binder.bind(args, kwargs)
+        with self._lock:
+            prepared = self._executable.prepare(tuple(array.shape for array in arrays))
+            try:
+                return profile_build(prepared, arrays, self._method, self._engine, repeat)
+            except NotImplementedError as error:
+                raise ExecutionError(f"engine '{self._engine}' cannot profile: {error}.") from error
 
     def _in_order(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Sequence[Any]:
         """Positional and named arguments in the order of the inputs; nothing where they are not exactly those."""

@@ -20,7 +20,7 @@ from ptn_runtime.cli.common import (
     summarize_inputs,
     table,
 )
-from ptn_runtime.errors import InputError
+from ptn_runtime.errors import ExecutionError, InputError
 
 if TYPE_CHECKING:
     from ptn_runtime.model import Model
@@ -51,6 +51,7 @@ def add_command(commands: Any) -> None:
     parser.add_argument(
         "--max-seconds", type=float, default=60.0, metavar="S", help="stop after this time (default: 60)"
     )
+    parser.add_argument("--profile", action="store_true", help="also show where the time goes, node by node")
     parser.set_defaults(run=_run)
 
 
@@ -65,10 +66,20 @@ def _run(arguments: argparse.Namespace) -> int:
         for model in models:
             print_refused(model.refused)
         times = _time(models, method, inputs, arguments)
-    print(_report(models, times))
-    if len(models) > 1:
-        print("  ratio: how many times the median of the first engine")
+        print(_report(models, times))
+        if len(models) > 1:
+            print("  ratio: how many times the median of the first engine")
+        if arguments.profile:
+            for model in models:
+                _print_profile(model, method, inputs)
     return 0
+
+
+def _print_profile(model: Model, method: str, inputs: dict[str, Any]) -> None:
+    try:
+        print(f"\n{model.profile(method, **inputs)}")
+    except ExecutionError as error:  # not every engine can; the timings stand without it
+        print(f"\n{error}")
 
 
 def _load(arguments: argparse.Namespace) -> list[Model]:

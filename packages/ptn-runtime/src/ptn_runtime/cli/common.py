@@ -157,8 +157,8 @@ def print_refused(refused: Iterable[Refusal]) -> None:
     """A line for each engine that was asked before and does not run the program, as far as it has devices."""
     for item in refused:
         if item.device is not None:
-            text = str(item)
-            print(f"  not taken: {text if len(text) <= 150 else text[:147] + '...'} (see 'ptn check')")
+            text = f"{count_of(len(item.nodes), 'node')} not supported" if item.nodes else item.reason
+            print(f"  not taken: {item.engine} on {item.device}: {text} (see 'ptn check')")
 
 
 def gather_inputs(info: MethodInfo, arguments: argparse.Namespace) -> dict[str, np.ndarray[Any, np.dtype[Any]]]:

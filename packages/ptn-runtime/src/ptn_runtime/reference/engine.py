@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -216,15 +217,18 @@ class _Plan:
             slots[slot] = state[key]
         return slots
 
-    def execute(self, slots: list[Any], keep: bool = False) -> None:
-        """Runs every step; with `keep` nothing is freed."""
+    def execute(self, slots: list[Any], keep: bool = False, seconds: list[float] | None = None) -> None:
+        """Runs every step; with `keep` nothing is freed, with `seconds` the time of each step is added to it."""
         for step in self.steps:
+            start = time.perf_counter() if seconds is not None else 0.0
             try:
                 results = _call(step, slots)
             except PtnRuntimeError as error:
                 raise _described(step.node, error) from error
             except Exception as error:
                 raise ExecutionError(f"{step.node.describe()} failed: {error}") from error
+            if seconds is not None:
+                seconds.append(time.perf_counter() - start)
             for slot, array in zip(step.outputs, results, strict=True):
                 slots[slot] = array
             if not keep:
@@ -289,6 +293,14 @@ class ReferenceBuild(EngineBuild):
         state = {key: taken.own(slots[slot]) for key, slot in self._state_updates}
         self._context.state.update(state)
         return RunResult(outputs, input_updates)
+
+    def profile(self, inputs: Sequence[Array]) -> Mapping[int, float]:
+        """Runs once without updating state and gives the seconds of each node."""
+        slots = self._plan.start(inputs, self._context.state)
+        seconds: list[float] = []
+        with np.errstate(all="ignore"):
+            self._plan.execute(slots, seconds=seconds)
+        return dict(enumerate(seconds))
 
     def trace(self, inputs: Sequence[Array]) -> Mapping[int, Array]:
         """Runs once and gives every node's results by value id, without updating state."""
