@@ -41,10 +41,12 @@ class Problems:
     Attributes:
         method: the method's name.
         found: the problems so far.
+        cause: the exception behind one of them, if any.
     """
 
     method: str
     found: list[Problem] = field(default_factory=list)
+    cause: Exception | None = None
 
     def add(self, subject: str, reason: str, hint: str, node: fx.Node | None = None, place: str = "") -> None:
         """Notes one problem, with the user's line where `node` knows it."""
@@ -175,6 +177,14 @@ class Body:
 
     def _higher_order(self, node: fx.Node, target: torch._ops.HigherOrderOperator, outputs: tuple[Output, ...]) -> None:
         name = str(target)
+        if name.startswith("auto_functionalized"):
+            self._problems.add(
+                str(node.args[0]),
+                "the custom operator changes its arguments, which no operator of a package does",
+                "declare it with mutates_args=() and let it return the result",
+                node,
+            )
+            return
         if name not in _HIGHER_ORDER:
             self._problems.add(
                 f"higher_order.{name}",

@@ -13,13 +13,13 @@ from ptn_format.graph import Program
 from torch.export import ExportedProgram
 
 from ptn_export.bodies import Problems
-from ptn_export.capture import capture
+from ptn_export.capture import Captured, capture
 from ptn_export.constants import Constant, ConstantStore
 from ptn_export.errors import ExportError, ExportWarning, Problem
 from ptn_export.leftovers import leftovers
 from ptn_export.passes import run_all
 from ptn_export.report import Report
-from ptn_export.serialize import SerializedMethod, serialize_method
+from ptn_export.serialize import SerializedMethod, serialize_method, shared_memory
 
 __all__ = ["NativeProgram", "to_native"]
 
@@ -92,15 +92,18 @@ def to_native(program: ExportedProgram | Mapping[str, ExportedProgram]) -> Nativ
     found: list[Problem] = []
     methods: list[SerializedMethod] = []
     remarks: list[str] = []
+    cause: Exception | None = None
     for name, exported in programs.items():
         problems = Problems(name)
         remarks += [f"method '{name}': {remark}" for remark in leftovers(exported)]
-        captured = capture(exported)
-        run_all(captured.program.graph_module, captured.program.range_constraints)
-        methods.append(serialize_method(name, exported, captured, store, problems))
+        captured = _captured(exported, problems)
+        if captured is not None:
+            run_all(captured.program.graph_module, captured.program.range_constraints)
+            methods.append(serialize_method(name, exported, captured, store, problems))
         found += problems.found
+        cause = cause or problems.cause
     if found:
-        raise ExportError(found)
+        raise ExportError(found) from cause
     if remarks:
         warnings.warn("\n".join(remarks), ExportWarning, stacklevel=2)
     without_data = _without_data(methods, store)
@@ -132,6 +135,25 @@ def _checked(program: Any) -> dict[str, ExportedProgram]:
         if not isinstance(exported, ExportedProgram):
             raise TypeError(f"method '{name}': expected an ExportedProgram, got {type(exported).__name__}")
     return dict(program)
+
+
+def _captured(exported: ExportedProgram, problems: Problems) -> Captured | None:
+    """The decomposed program; None with a problem where PyTorch fails to decompose it."""
+    try:
+        return capture(exported)
+    except Exception as error:  # whatever PyTorch raises, the user gets the one report
+        shared = shared_memory(exported)
+        if shared:
+            pairs = ", ".join(f"'{a}' with '{b}'" for a, b in shared)
+            reason = f"PyTorch cannot take the program apart; buffers share memory: {pairs}"
+            hint = "give each buffer that the model changes its own memory (`.clone()`)"
+        else:
+            text = str(error).strip().partition("\n")[0] or "no message"
+            reason = f"PyTorch cannot take the program apart: {type(error).__name__}: {text}"
+            hint = "try `exported.run_decompositions()` alone; if that works, report this as a fault of ptn-export"
+        problems.add("decomposition", reason, hint)
+        problems.cause = error
+        return None
 
 
 def _without_data(methods: list[SerializedMethod], store: ConstantStore) -> set[str]:

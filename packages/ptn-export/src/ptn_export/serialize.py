@@ -29,7 +29,7 @@ from ptn_export.constants import ConstantConflictError, ConstantStore
 from ptn_export.dims import SCALAR_TYPES, tensor_meta
 from ptn_export.signature import make_signature
 
-__all__ = ["SerializedMethod", "serialize_method"]
+__all__ = ["SerializedMethod", "serialize_method", "shared_memory"]
 
 _CONSTANT_KINDS = {
     TorchInput.PARAMETER: InputKind.PARAMETER,
@@ -110,11 +110,14 @@ def serialize_method(
     body = Body(program.graph_module, program.range_constraints, problems)
     method = SerializedMethod(name, body)
     placeholders = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
+    specs = program.graph_signature.output_specs
+    _merge_tied(program, {spec.target for spec in specs if spec.kind is TorchOutput.BUFFER_MUTATION and spec.target})
     output_specs = _ordered_results(program, problems)
     signature = _signature(original, program)
     display = {leaf.index: text for p in signature.parameters for text, leaf in named_leaves(p.name, p.tree)}
 
     mutated = {spec.target for _, spec in output_specs if spec.kind is TorchOutput.BUFFER_MUTATION}
+    _check_shared_memory(program, mutated, captured, problems)
     inputs: list[str] = []
     for spec in program.graph_signature.input_specs:
         node = placeholders[spec.arg.name]
@@ -131,7 +134,6 @@ def serialize_method(
     method.inputs = tuple(inputs)
     method.outputs = body.output(results, {SIGNATURE_KEY: signature.to_json()})
     method.specs = _output_specs(output_specs, captured)
-    _check_shared_memory(method, captured, problems)
     return method
 
 
@@ -286,23 +288,51 @@ def _signature(original: ExportedProgram, program: ExportedProgram) -> Signature
 # State
 
 
-def _check_shared_memory(method: SerializedMethod, captured: Captured, problems: Problems) -> None:
+def _check_shared_memory(program: ExportedProgram, mutated: set[str], captured: Captured, problems: Problems) -> None:
     """Refuses a mutated buffer whose memory another constant shares: the graph treats them as separate."""
-    program = captured.program
-    ranges = []
-    for spec in program.graph_signature.input_specs:
-        tensor = _data(program, spec.target) if spec.target else None
-        if tensor is not None and _unusable(tensor) is None and tensor.numel():
-            start = tensor.data_ptr()
-            span = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)) + 1
-            ranges.append((captured.fqn(spec.target), start, start + span * tensor.element_size()))
-    mutated = {binding.key for binding in method.bindings if binding.mutated}
-    for key, begin, end in ranges:
-        for other, other_begin, other_end in ranges:
-            if key in mutated and key != other and begin < other_end and other_begin < end:
+    for left, right in shared_memory(program):
+        for key, other in ((left, right), (right, left)):
+            if key in mutated:
                 problems.add(
                     "buffer",
-                    f"the method changes '{key}', whose memory '{other}' shares; the change would not reach '{other}'",
+                    f"the method changes '{captured.fqn(key)}', whose memory '{captured.fqn(other)}' shares; "
+                    "the change would not reach it",
                     "give each buffer its own memory (`.clone()`)",
-                    place=f"'{key}'",
+                    place=f"'{captured.fqn(key)}'",
                 )
+
+
+def shared_memory(program: ExportedProgram) -> list[tuple[str, str]]:
+    """Pairs of names that lie in the same memory, wholly or in part, at least one of them a buffer."""
+    buffers = {spec.target for spec in program.graph_signature.input_specs if spec.kind is TorchInput.BUFFER}
+    spans = []
+    for spec in program.graph_signature.input_specs:
+        tensor = _data(program, spec.target) if spec.target else None
+        if spec.target and tensor is not None and _unusable(tensor) is None and tensor.numel():
+            start = tensor.data_ptr()
+            count = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)) + 1
+            spans.append((start, start + count * tensor.element_size(), spec.target))
+    spans.sort()
+    pairs = []
+    for i, (_, end, name) in enumerate(spans):
+        for start, _, other in spans[i + 1 :]:
+            if start >= end:
+                break
+            if name in buffers or other in buffers:
+                pairs.append((min(name, other), max(name, other)))
+    return pairs
+
+
+def _merge_tied(program: ExportedProgram, mutated: set[str]) -> None:
+    """Lets one name stand for several that are the same tensor, such as tied weights."""
+    placeholders = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
+    first: dict[Any, fx.Node] = {}
+    for spec in program.graph_signature.input_specs:
+        tensor = _data(program, spec.target) if spec.target else None
+        if tensor is None or spec.target in mutated or _unusable(tensor) is not None or not tensor.numel():
+            continue
+        node = placeholders[spec.arg.name]
+        identity = (tensor.data_ptr(), tensor.device, tensor.dtype, tuple(tensor.shape), tensor.stride())
+        known = first.setdefault(identity, node)
+        if known is not node:
+            node.replace_all_uses_with(known)

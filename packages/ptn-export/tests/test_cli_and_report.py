@@ -1,0 +1,166 @@
+"""The command and the report, as a user sees them."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from ptn_export import __version__, to_native
+from ptn_export.cli import main
+from ptn_format.package import open_package
+from torch import nn
+
+MODULE = """
+import torch
+from torch import nn
+
+
+class Shift(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(3, 2)
+        self.register_buffer("calls", torch.zeros(1))
+
+    def forward(self, x):
+        self.calls += 1
+        return self.linear(x)
+
+
+batch = torch.export.Dim("batch", min=1, max=8)
+
+
+def with_shapes():
+    return Shift().eval(), (torch.ones(2, 3),), ({0: batch},)
+
+
+def pair():
+    return Shift().eval(), (torch.ones(2, 3),)
+
+
+def exported():
+    return torch.export.export(*pair())
+
+
+def methods():
+    return {"a": exported()}
+
+
+def complex_model():
+    class Fft(nn.Module):
+        def forward(self, x):
+            return torch.fft.fft(x)
+
+    return Fft(), (torch.ones(4),)
+
+
+def training():
+    return nn.Dropout(0.5).train(), (torch.ones(4),)
+
+
+model = Shift()
+number = 3
+"""
+
+
+@pytest.fixture
+def module(tmp_path, monkeypatch):
+    (tmp_path / "cli_models.py").write_text(MODULE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield "cli_models"
+    sys.modules.pop("cli_models", None)
+
+
+def test_a_function_that_returns_model_inputs_and_shapes(module, capsys):
+    assert main([f"{module}:with_shapes", "-o", "model.ptn"]) == 0
+    text = capsys.readouterr().out
+    assert "input x: float32[1..8, 3]" in text
+    assert "state calls" in text
+    assert "1  aten.linear.default" in text
+    assert "wrote model.ptn" in text
+    assert open_package("model.ptn").method_names == ("forward",)
+
+
+@pytest.mark.parametrize(("name", "expected"), [("pair", "forward"), ("exported", "forward"), ("methods", "a")])
+def test_other_sources(module, name, expected):
+    assert main([f"{module}:{name}", "-q", "-o", "folder/model.ptn"]) == 0
+    assert open_package("folder/model.ptn").method_names == (expected,)
+
+
+def test_a_saved_exported_program(tmp_path):
+    path = tmp_path / "model.pt2"
+    torch.export.save(torch.export.export(nn.Linear(2, 2).eval(), (torch.ones(1, 2),)), path)
+    assert main([str(path), "-q", "-o", str(tmp_path / "model.ptn")]) == 0
+    assert open_package(tmp_path / "model.ptn").constant_keys == ("bias", "weight")
+
+
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        ("cli_models:model", "example inputs are needed too"),
+        ("cli_models:number", "gives a int; expected an ExportedProgram"),
+        ("cli_models:nothing", "'cli_models' has no 'nothing'"),
+        ("no_such_module_:f", "cannot import 'no_such_module_'"),
+        ("cli_models", "expected package.module:name or a .pt2 file"),
+        ("missing.pt2", "there is no file 'missing.pt2'"),
+    ],
+)
+def test_wrong_sources(module, capsys, source, text):
+    assert main([source, "-o", "model.ptn"]) == 2
+    assert text in capsys.readouterr().err
+
+
+def test_a_model_that_cannot_be_exported(module, capsys, tmp_path):
+    assert main([f"{module}:complex_model", "-o", "model.ptn"]) == 1
+    assert "the format has no element type complex64" in capsys.readouterr().err
+    assert not (tmp_path / "model.ptn").exists()
+
+
+def test_warnings_are_shown(module, capsys):
+    assert main([f"{module}:training", "-o", "model.ptn"]) == 0
+    assert "warning: method 'forward': the model was exported in training mode" in capsys.readouterr().err
+
+
+def test_the_installed_command():
+    done = subprocess.run(
+        [sys.executable, "-c", "from ptn_export.cli import main; raise SystemExit(main())", "--version"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.startswith(f"ptn-export {__version__} (torch ")
+
+
+def test_report_text():
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(256, 2, bias=False)
+            self.register_buffer("total", torch.ones(2))
+
+        def forward(self, x, y):
+            y.add_(1)
+            self.total += self.linear(x).sum(0)
+            return self.total * 2
+
+    batch = torch.export.Dim("batch", min=1)
+    exported = torch.export.export(
+        Model(), (torch.ones(3, 256), torch.ones(2, dtype=torch.int32)), dynamic_shapes=({0: batch}, None)
+    )
+    native = to_native(exported)
+    assert str(native.report) == (
+        "method forward\n"
+        "  input x: float32[1.., 256]\n"
+        "  input y: int32[2]  (changed by the call)\n"
+        "  state total\n"
+        "  5 operations, 5 different operators\n"
+        "    1  aten.add.Scalar\n"
+        "    1  aten.add.Tensor\n"
+        "    1  aten.linear.default\n"
+        "    1  aten.mul.Scalar\n"
+        "    1  aten.sum.dim_IntList\n"
+        "2 constants, 2.0 KiB\n"
+        "     2.0 KiB  float32[2, 256]  linear.weight\n"
+        "         8 B  float32[2]  total"
+    )
+    assert native.report.methods[0].inputs[0].dynamic_axes == (0,)

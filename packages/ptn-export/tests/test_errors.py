@@ -1,0 +1,192 @@
+"""Everything that cannot be exported, in one report with the user's own lines; warnings about training mode."""
+
+import inspect
+import warnings
+
+import pytest
+import torch
+from ptn_export import ExportError, ExportWarning, to_native
+from torch import nn
+
+
+def export(module, *args, **options):
+    with warnings.catch_warnings(action="ignore"):
+        return torch.export.export(module, args, **options)
+
+
+def refusal(module, *args, **options):
+    with pytest.raises(ExportError) as caught:
+        to_native(export(module.eval(), *args, **options))
+    return caught.value
+
+
+class ComplexRope(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("frequencies", torch.polar(torch.ones(16, 4), torch.arange(64.0).reshape(16, 4)))
+
+    def forward(self, x):
+        z = torch.view_as_complex(x.reshape(*x.shape[:-1], -1, 2)) * self.frequencies[: x.shape[-2]]
+        return torch.view_as_real(z).flatten(-2)
+
+
+def test_complex_numbers_with_line_and_hint():
+    error = refusal(ComplexRope(), torch.randn(1, 2, 5, 8))
+    text = str(error)
+    line = inspect.getsourcelines(ComplexRope.forward)[1] + 1
+    assert f"test_errors.py:{line}" in text
+    assert "the format has no element type complex64" in text
+    assert "write the computation in real numbers" in text
+    assert "* constant" in text
+    assert "'frequencies'" in text
+    assert {problem.subject for problem in error.problems} == {
+        "constant",
+        "aten.mul.Tensor",
+        "aten.slice.Tensor",
+        "aten.view_as_complex.default",
+    }
+
+
+def test_all_problems_at_once_grouped_with_counts():
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("scale", torch.ones(2).to(torch.float8_e4m3fn))
+
+        def forward(self, x):
+            for _ in range(3):
+                x = torch.fft.fft(x).real
+            return x * self.scale.float()
+
+    error = refusal(Model(), torch.randn(2))
+    assert "cannot export: 4 problems" in str(error)
+    assert "* aten._fft_r2c.default (3 times): the format has no element type complex64" in str(error)
+    assert "the format has no element type float8_e4m3fn" in str(error)
+    assert "dequantise to float16" in str(error)
+
+
+def test_problems_of_every_method_are_reported():
+    class Complex(nn.Module):
+        def forward(self, x):
+            return torch.fft.fft(x)
+
+    programs = {name: export(Complex(), torch.randn(4)) for name in ("a", "b")}
+    with pytest.raises(ExportError) as caught:
+        to_native(programs)
+    assert {problem.method for problem in caught.value.problems} == {"a", "b"}
+
+
+def test_sparse_constants():
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("sparse", torch.eye(3).to_sparse_coo())
+
+        def forward(self, x):
+            return self.sparse.to_dense() @ x
+
+    text = str(refusal(Model(), torch.ones(3)))
+    assert "sparse_coo" in text
+    assert ".to_dense()" in text
+
+
+def test_constants_without_data():
+    with torch.device("meta"):
+        model = nn.Linear(3, 2)
+    text = str(refusal(model, torch.ones(1, 3, device="meta")))
+    assert "it has no data (a meta or fake tensor)" in text
+    assert "'weight'" in text
+    assert "'bias'" in text
+
+
+def test_numbers_that_vary_from_call_to_call():
+    class Model(nn.Module):
+        def forward(self, x, n: int):
+            return x * n
+
+    error = refusal(Model(), torch.ones(3), 5, dynamic_shapes=(None, torch.export.Dim.DYNAMIC))
+    assert "it is a number that may change from call to call" in str(error)
+    assert "pass it as a 0-d tensor" in str(error)
+
+
+def test_parameter_mutation():
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(2), requires_grad=False)
+
+        def forward(self, x):
+            self.weight.add_(1)
+            return x * self.weight
+
+    text = str(refusal(Model(), torch.ones(2)))
+    assert "the model changes its parameter 'weight'" in text
+    assert "register_buffer" in text
+
+
+def test_scan_is_refused_by_name():
+    class Model(nn.Module):
+        def forward(self, x):
+            from torch._higher_order_ops.scan import scan
+
+            return scan(lambda carry, x: (carry + x, carry * x), torch.zeros(2), x)[1]
+
+    error = refusal(Model(), torch.ones(4, 2))
+    assert "* higher_order.scan: packages hold cond, map and while_loop" in str(error)
+
+
+def test_custom_operators_pass_and_those_that_mutate_are_refused():
+    @torch.library.custom_op("ptn_export_tests::double", mutates_args=())
+    def double(x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    double.register_fake(torch.empty_like)
+
+    @torch.library.custom_op("ptn_export_tests::increase", mutates_args={"x"})
+    def increase(x: torch.Tensor) -> None:
+        x.add_(1)
+
+    class Functional(nn.Module):
+        def forward(self, x):
+            return double(x) + 1
+
+    class Mutating(nn.Module):
+        def forward(self, x):
+            y = x * 1
+            increase(y)
+            return y
+
+    native = to_native(export(Functional(), torch.ones(2)))
+    assert "ptn_export_tests.double.default" in native.report.methods[0].operators
+    error = refusal(Mutating(), torch.ones(2))
+    assert "ptn_export_tests.increase.default" in str(error)
+    assert "changes its arguments" in str(error)
+
+
+def test_training_mode_is_one_warning():
+    model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Dropout(0.5)).train()
+    with pytest.warns(ExportWarning) as caught:
+        to_native(export(model, torch.randn(2, 1, 4, 4)))
+    (warning,) = caught
+    assert "exported in training mode" in str(warning.message)
+    assert "aten.dropout.default" in str(warning.message)
+    assert "aten.batch_norm.default" in str(warning.message)
+    assert "Call `model.eval()` before torch.export.export." in str(warning.message)
+
+
+def test_random_operators_are_a_warning():
+    class Model(nn.Module):
+        def forward(self, x):
+            return x + torch.rand_like(x)
+
+    with pytest.warns(ExportWarning, match=r"draws random numbers.*aten.rand_like.default \(test_errors.py:\d+\)"):
+        to_native(export(Model(), torch.ones(3)))
+
+
+def test_eval_mode_is_silent():
+    model = nn.Sequential(
+        nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Dropout(0.5), nn.Flatten(), nn.Linear(8, 4), nn.RReLU()
+    ).eval()
+    to_native(export(model, torch.randn(2, 1, 4, 4)))  # a warning would be an error
+    to_native(export(nn.TransformerEncoderLayer(4, 2, 8, dropout=0.5).eval(), torch.randn(2, 3, 4)))
+    to_native(export(nn.LSTM(2, 3, num_layers=2, dropout=0.5).eval(), torch.randn(2, 3, 2)))
