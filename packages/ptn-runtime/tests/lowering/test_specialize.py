@@ -376,6 +376,28 @@ def test_cond_on_data_stays():
     assert len({*ids, node.output.id, graph.inputs[0].id, graph.inputs[1].id}) == 7
 
 
+def test_constants_are_built_into_branches():
+    weight = np.arange(4, dtype=np.float32)
+    g = GraphBuilder()
+    w = g.constant("p_w", weight, "w")
+    two = g.call("torch.ops.aten.full.default", [4], 2.0)
+    x = g.input("x", F32, 4)
+    flag = g.input("flag", BOOL)
+    branches = [GraphBuilder("then"), GraphBuilder("otherwise")]
+    nested = []
+    for inner, target in zip(branches, ("torch.ops.aten.mul.Tensor", "torch.ops.aten.add.Tensor"), strict=True):
+        a, b, c = (inner.input(name, F32, 4) for name in "abc")
+        nested.append(inner.graph(inner.call(target, inner.call("torch.ops.aten.mul.Tensor", b, c), a)))
+    (result,) = g.multi_call("torch.ops.higher_order.cond", flag, *nested, [x, w, two], count=1)
+    graph = specialize(g.build(result), constants={"w": weight})
+    (node,) = graph.nodes
+    assert node.args["operands"] == (graph.inputs[0],)
+    for branch_graph in node.subgraphs():
+        assert len(branch_graph.nodes) == 1  # the product of constants is folded
+        (constant,) = branch_graph.constants
+        np.testing.assert_array_equal(constant.data, weight * 2)
+
+
 def test_branches_must_agree():
     g = GraphBuilder()
     x = g.input("x", F32, 4)

@@ -319,22 +319,23 @@ class _Builder:
         if not isinstance(predicate, Value):
             return self._inline(step.graphs[0 if predicate else 1], operands)
         graphs = tuple(self._nested(graph, operands) for graph in step.graphs)
-        tensors = tuple(operand for operand in operands if isinstance(operand, Value))
         return self._control_node(
-            step, {"pred": predicate, "true_fn": graphs[0], "false_fn": graphs[1], "operands": tensors}
+            step,
+            {"pred": predicate, "true_fn": graphs[0], "false_fn": graphs[1], "operands": _varying(operands)},
         )
 
     def _while_loop(self, step: Control, operands: Sequence[tuple[Any, ...]]) -> Sequence[Any]:
         carried = tuple(self._scalars.as_value(item) for item in operands[0])
         additional = operands[1] if len(operands) > 1 else ()
-        graphs = tuple(self._nested(graph, (*carried, *additional)) for graph in step.graphs)
+        specs = tuple(TensorSpec(value.dtype, value.shape) for value in carried)
+        graphs = tuple(self._nested(graph, (*specs, *additional)) for graph in step.graphs)
         return self._control_node(
             step,
             {
                 "cond_fn": graphs[0],
                 "body_fn": graphs[1],
                 "carried_inputs": carried,
-                "additional_inputs": tuple(item for item in additional if isinstance(item, Value)),
+                "additional_inputs": _varying(additional),
             },
         )
 
@@ -346,8 +347,7 @@ class _Builder:
                 raise ValueError(f"map takes tensors with a leading axis, got {x}")
         rows = tuple(TensorSpec(x.dtype, x.shape[1:]) for x in xs)
         nested = self._nested(step.graphs[0], (*rows, *extra))
-        tensors = tuple(item for item in extra if isinstance(item, Value))
-        return self._control_node(step, {"f": nested, "xs": xs, "pos_args": tensors})
+        return self._control_node(step, {"f": nested, "xs": xs, "pos_args": _varying(extra)})
 
     def _control_node(self, step: Control, args: dict[str, Any]) -> Sequence[Value]:
         specs = infer(step.op, args)
@@ -356,19 +356,30 @@ class _Builder:
         return outputs
 
     def _nested(self, graph: CanonicalGraph, operands: Sequence[Any]) -> StaticGraph:
-        """A static graph whose inputs are the tensors among `operands`; scalars are built in."""
+        """The static graph of a branch or body.
+
+        Its inputs are the varying tensors and the `TensorSpec`s among `operands`; scalars and constants are built in.
+        """
         builder = _Builder(graph, self.folder, self.messages)
         inputs = []
         for (slot, name), operand in zip(graph.inputs, operands, strict=True):
-            if isinstance(operand, Value | TensorSpec):
-                operand = Value(-1, name, operand.dtype, operand.shape, ValueKind.INPUT)
-                inputs.append(operand)
-            builder.env[slot] = operand
+            if isinstance(operand, Value) and operand.kind is _CONSTANT:
+                copy = Value(-1, name, operand.dtype, operand.shape, _CONSTANT, operand.key, operand.data)
+                if id(operand) in self._from_weights:
+                    builder._from_weights[id(copy)] = copy
+                builder.env[slot] = copy
+            elif isinstance(operand, Value | TensorSpec):
+                value = Value(-1, name, operand.dtype, operand.shape, ValueKind.INPUT)
+                inputs.append(value)
+                builder.env[slot] = value
+            else:
+                builder.env[slot] = operand
         return builder.build(tuple(inputs), nested=True)
 
     def _inline(self, graph: CanonicalGraph, operands: Sequence[Any]) -> Sequence[Any]:
         builder = _Builder(graph, self.folder, self.messages)
         builder.nodes = self.nodes
+        builder._from_weights = self._from_weights
         for (slot, _), operand in zip(graph.inputs, operands, strict=True):
             builder.env[slot] = operand
         builder._bind(graph)
@@ -390,6 +401,11 @@ _HANDLERS: Mapping[type, Callable[[_Builder, Any], None]] = {
     Settle: _Builder._settle,
     Unknown: _Builder._unknown,
 }
+
+
+def _varying(operands: Sequence[Any]) -> tuple[Value, ...]:
+    """The operands that a nested graph takes: tensors that are not constant."""
+    return tuple(item for item in operands if isinstance(item, Value) and item.kind is not _CONSTANT)
 
 
 def _resolve(env: list[Any], item: Any) -> Any:
