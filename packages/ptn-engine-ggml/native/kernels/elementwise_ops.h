@@ -306,7 +306,7 @@ PTN_BINARY(
       const C high = a > b || is_nan(a) ? a : b;
       return high + std::log1p(std::exp(-std::fabs(a - b)));
     })
-PTN_BINARY(Heaviside, return is_nan(a) ? a : a == C(0) ? b : C(a > C(0));)
+PTN_BINARY(Heaviside, return a == C(0) ? b : C(a > C(0));)
 PTN_BINARY(LeakyRelu, return a > C(0) ? a : wrap_mul<C>(a, b);)
 PTN_BINARY(BitwiseAnd, return static_cast<C>(a & b);)
 PTN_BINARY(BitwiseOr, return static_cast<C>(a | b);)
