@@ -55,6 +55,16 @@ def attention() -> Iterator[Case]:
     yield Case(SDPA, "one query, long context", heads(4, 4, 1, 300))
 
 
+def flash() -> Iterator[Case]:
+    op = "aten._scaled_dot_product_flash_attention_for_cpu.default"
+    base = heads(2, 2, 5, 7)
+    yield Case(op, "plain", base)
+    yield Case(op, "causal", {**heads(2, 2, 6, 6), "is_causal": True})
+    yield Case(op, "scale", {**base, "scale": 0.3})
+    yield Case(op, "float mask", {**base, "attn_mask": floats(2, 2, 5, 7)})
+    yield Case(op, "float16", heads(2, 2, 5, 7, T.HALF), rtol=4e-2)
+
+
 def rope() -> Iterator[Case]:
     frequencies = (10000.0 ** (-np.arange(4) / 4)).astype(np.float32)
     positions = np.array([[0, 1, 2, 7, 100]])
@@ -79,4 +89,5 @@ def rope() -> Iterator[Case]:
 def cases() -> Iterator[Case]:
     """Every case of the family."""
     yield from attention()
+    yield from flash()
     yield from rope()

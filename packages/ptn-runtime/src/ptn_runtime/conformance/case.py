@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import io
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -49,7 +49,14 @@ __all__ = ["Array", "Case", "floats", "integers", "package_bytes", "permutation"
 Array = npt.NDArray[Any]
 
 _LIST_RESULTS = frozenset(
-    {"aten.split_with_sizes.default", "aten.split.Tensor", "aten.unbind.int", "aten.chunk.default"}
+    {
+        "aten.chunk.default",
+        "aten.meshgrid.default",
+        "aten.split.Tensor",
+        "aten.split_with_sizes.default",
+        "aten.tensor_split.sections",
+        "aten.unbind.int",
+    }
 )
 
 
@@ -66,6 +73,14 @@ class Case:
         raises: the name of the `ptn_runtime.errors` class that the run must raise instead of giving a result.
         rtol: relative tolerance in place of the default of the dtype.
         atol: absolute tolerance, likewise.
+        compare: `values`; `form` where only dtypes and shapes are defined (random numbers, memory that nothing
+            initialised); `sorted values` where the order is random.
+        within: where only the form is compared, the half-open range that every element must lie in.
+        free_results: indices of results whose contents PyTorch leaves open; only their form is compared.
+        data_dependent: the shapes of the results depend on the data, so every engine's program is refused while it is
+            lowered; PyTorch judges the kernel by itself.
+        program: writes the package and its inputs where one call of `op` cannot show it (nested graphs, numbers out
+            of tensors, packed constants). Then `args` is what the program is made of, and `expected` is given.
     """
 
     op: str
@@ -76,6 +91,11 @@ class Case:
     raises: str | None = None
     rtol: float | None = None
     atol: float | None = None
+    compare: Literal["values", "form", "sorted values"] = "values"
+    within: tuple[float, float] | None = None
+    free_results: frozenset[int] = frozenset()
+    data_dependent: bool = False
+    program: Callable[[Mapping[str, Any]], tuple[bytes, list[Array]]] | None = None
 
     def __str__(self) -> str:
         return f"{self.op}[{self.name}]"
@@ -106,8 +126,10 @@ def permutation(*shape: int, dtype: ScalarType = ScalarType.FLOAT, seed: int = 0
 
 def package_bytes(case: Case) -> tuple[bytes, list[Array]]:
     """The case as a `.ptn` package, and the arrays for its inputs in order."""
+    if case.program is not None:
+        return case.program(case.args)
     writer = _Writer(case)
-    specs = infer(case.op, {name: _as_spec(value) for name, value in case.args.items()})
+    specs = _result_specs(case)
     names = [f"result_{i}" for i in range(len(specs))]
     if case.op in _LIST_RESULTS:
         outputs: tuple[Output, ...] = (Output("", OutputValueKind.TENSOR_LIST, names=tuple(names)),)
@@ -123,6 +145,12 @@ def package_bytes(case: Case) -> tuple[bytes, list[Array]]:
     target = io.BytesIO()
     write_package(target, Program("1.0", (method,)), writer.data)
     return target.getvalue(), writer.inputs
+
+
+def _result_specs(case: Case) -> tuple[TensorSpec, ...]:
+    if case.data_dependent:  # what the file says of it does not matter: the program is refused
+        return (TensorSpec(ScalarType.LONG, (1,)),)
+    return infer(case.op, {name: _as_spec(value) for name, value in case.args.items()})
 
 
 def _meta(spec: TensorSpec) -> TensorMeta:

@@ -15,6 +15,15 @@ DTYPES = (T.FLOAT, T.HALF, T.BFLOAT16, T.DOUBLE, T.LONG, T.INT, T.SHORT, T.CHAR,
 
 def cases() -> Iterator[Case]:
     """Every case of the family."""
+    values = np.array([-2.7, 0.0, 300.5], np.float32)
+    for target in (T.FLOAT, T.HALF, T.DOUBLE, T.LONG, T.INT, T.BOOL):
+        name = target.torch_name
+        yield Case("aten.to.dtype", name, {"self": values, "dtype": target})
+        yield Case("aten.to.dtype_layout", name, {"self": values, "dtype": target})
+        yield Case("aten.to.device", name, {"self": values, "device": "cpu", "dtype": target})
+        other = np.zeros(1, target.numpy)
+        yield Case("aten.type_as.default", name, {"self": values, "other": other})
+        yield Case("aten.copy.default", name, {"self": np.zeros((2, 3), target.numpy), "src": values})
     for source in DTYPES:
         make = floats if source.is_floating_point else integers
         x = make(3, 7, dtype=source, low=0, high=5)

@@ -46,8 +46,61 @@ def convolution(
     }
 
 
+def without_flags(axes: int, **options: Any) -> dict[str, Any]:
+    """The arguments of `conv1d` to `conv3d`, or of the transposed forms, which have no flag for what they are."""
+    spatial = (7, 6, 5)[:axes]
+    weight = (4, 2, *(3, 2, 3)[:axes])
+    groups = options.get("groups", 1)
+    channels = 4 if options.get("transposed") else 2 * groups
+    args = convolution((2, channels, *spatial), weight, **options)
+    if not args.pop("transposed"):
+        del args["output_padding"]
+    return args
+
+
+def named_convolutions() -> Iterator[Case]:
+    for axes in (1, 2, 3):
+        op = f"aten.conv{axes}d.default"
+        yield Case(op, "plain", without_flags(axes), constants=WEIGHTS)
+        options: dict[str, Any] = {"stride": 2, "padding": 1, "groups": 2, "bias": False}
+        yield Case(op, "stride, padding, groups", without_flags(axes, **options), constants=WEIGHTS)
+        args = without_flags(axes, dilation=2, padding=2)
+        yield Case(op, "dilated", args, constants=WEIGHTS)
+        batch = {**without_flags(axes), "input": without_flags(axes)["input"][0]}
+        yield Case(op, "no batch axis", batch, constants=WEIGHTS)
+        op = f"aten.conv_transpose{axes}d.{'default' if axes == 1 else 'input'}"
+        yield Case(op, "plain", without_flags(axes, transposed=True), constants=WEIGHTS)
+        options = {"stride": 3, "padding": 1, "output_padding": 2, "groups": 2, "bias": False, "transposed": True}
+        yield Case(op, "all at once", without_flags(axes, **options), constants=WEIGHTS)
+        yield Case(op, "dilated", without_flags(axes, dilation=2, transposed=True), constants=WEIGHTS)
+    half = {name: a.astype(np.float16) if isinstance(a, np.ndarray) else a for name, a in without_flags(2).items()}
+    yield Case("aten.conv2d.default", "float16", half, constants=WEIGHTS, atol=4e-2)
+
+
+def patches() -> Iterator[Case]:
+    forms: dict[str, dict[str, Any]] = {
+        "plain": {"kernel_size": (2, 3), "dilation": (1, 1), "padding": (0, 0), "stride": (1, 1)},
+        "padded": {"kernel_size": (3, 3), "dilation": (1, 1), "padding": (1, 2), "stride": (2, 1)},
+        "dilated": {"kernel_size": (2, 2), "dilation": (2, 3), "padding": (1, 1), "stride": (1, 2)},
+    }
+    for name, form in forms.items():
+        yield Case("aten.im2col.default", name, {"self": floats(2, 3, 6, 7), **form})
+        pieces = [
+            (size + 2 * pad - dilation * (kernel - 1) - 1) // step + 1
+            for size, pad, dilation, kernel, step in zip(
+                (6, 7), form["padding"], form["dilation"], form["kernel_size"], form["stride"], strict=True
+            )
+        ]
+        columns = floats(2, 3 * form["kernel_size"][0] * form["kernel_size"][1], pieces[0] * pieces[1])
+        yield Case("aten.col2im.default", name, {"self": columns, "output_size": (6, 7), **form})
+    yield Case("aten.im2col.default", "no batch axis", {"self": floats(3, 6, 7), **forms["padded"]})
+    yield Case("aten.im2col.default", "float16", {"self": floats(1, 2, 5, 5, dtype=T.HALF), **forms["plain"]})
+
+
 def cases() -> Iterator[Case]:
     """Every case of the family."""
+    yield from named_convolutions()
+    yield from patches()
     forms: dict[str, dict[str, Any]] = {
         "1x1": convolution((2, 3, 5, 6), (4, 3, 1, 1)),
         "3x3": convolution((2, 3, 7, 8), (4, 3, 3, 3), padding=1),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
 from ptn_format.dtypes import ScalarType as T
 
 from ptn_runtime.conformance.case import Case, floats, integers
@@ -11,8 +12,79 @@ from ptn_runtime.conformance.case import Case, floats, integers
 DTYPES = (T.FLOAT, T.HALF, T.BFLOAT16, T.DOUBLE, T.LONG, T.INT, T.BOOL)
 
 
+def like() -> Iterator[Case]:
+    x = integers(2, 3, dtype=T.INT)
+    for name, value in (("zeros", 0), ("ones", 1)):
+        for dtype in (*DTYPES, None):
+            label = "dtype left out" if dtype is None else dtype.torch_name
+            plain = (T.FLOAT if dtype is None else dtype).numpy
+            expected = (np.full((2, 3), value, plain),)
+            yield Case(f"aten.{name}.default", label, {"size": (2, 3), "dtype": dtype}, expected)
+            same = (np.full((2, 3), value, np.int32 if dtype is None else dtype.numpy),)
+            yield Case(f"aten.{name}_like.default", label, {"self": x, "dtype": dtype}, same)
+            new = (np.full((4,), value, np.int32 if dtype is None else dtype.numpy),)
+            yield Case(f"aten.new_{name}.default", label, {"self": x, "size": (4,), "dtype": dtype}, new)
+    yield Case("aten.new_full.default", "keeps the dtype", {"self": x, "size": (2, 1), "fill_value": 7})
+    yield Case("aten.new_full.default", "float16", {"self": x, "size": (), "fill_value": 0.5, "dtype": T.HALF})
+    for dtype in (T.FLOAT, T.LONG, T.BOOL):
+        value = np.array(3).astype(dtype.numpy)
+        yield Case("aten.fill.Tensor", dtype.torch_name, {"self": floats(2, 3).astype(dtype.numpy), "value": value})
+
+
+def ranges() -> Iterator[Case]:
+    for dtype in (T.FLOAT, T.HALF, T.LONG, T.INT, None):
+        name = "dtype left out" if dtype is None else dtype.torch_name
+        yield Case("aten.arange.default", name, {"end": 5, "dtype": dtype})
+        yield Case("aten.arange.start", name, {"start": 2, "end": 7, "dtype": dtype})
+        yield Case("aten.linspace.default", name, {"start": 0, "end": 10, "steps": 5, "dtype": dtype})
+        yield Case("aten.eye.default", name, {"n": 3, "dtype": dtype})
+        yield Case("aten.eye.m", name, {"n": 2, "m": 4, "dtype": dtype})
+    yield Case("aten.arange.default", "a float end", {"end": 2.5, "dtype": None})
+    yield Case("aten.arange.default", "nothing", {"end": 0, "dtype": None}, (np.zeros(0, np.int64),))
+    yield Case("aten.linspace.default", "down", {"start": 1.0, "end": -1.0, "steps": 7, "dtype": T.FLOAT})
+    for steps in (0, 1):
+        yield Case("aten.linspace.default", f"{steps} steps", {"start": 2.0, "end": 3.0, "steps": steps})
+    for name in ("tril", "triu"):
+        for offset in (-1, 0, 2):
+            args = {"row": 3, "col": 4, "offset": offset}
+            yield Case(f"aten.{name}_indices.default", f"offset {offset}", args)
+
+
+def undefined() -> Iterator[Case]:
+    """Random numbers and memory that nothing initialised: only the form is defined, and the range of the numbers."""
+    x = floats(2, 3, dtype=T.HALF)
+    shape = {"size": (2, 3), "stride": (3, 1)}
+    for op, args in {
+        "aten.empty.memory_format": {"size": (2, 3), "dtype": T.INT},
+        "aten.empty_strided.default": {**shape, "dtype": T.FLOAT},
+        "aten.empty_like.default": {"self": x},
+        "aten.new_empty.default": {"self": x, "size": (4,)},
+        "aten.new_empty_strided.default": {"self": x, **shape},
+    }.items():
+        yield Case(op, "form", args, compare="form")
+    unit = (0.0, 1.0)
+    for dtype in (T.FLOAT, T.HALF, T.DOUBLE):
+        name = dtype.torch_name
+        yield Case("aten.rand.default", name, {"size": (40, 5), "dtype": dtype}, compare="form", within=unit)
+        yield Case("aten.randn.default", name, {"size": (40, 5), "dtype": dtype}, compare="form", within=(-9, 9))
+        like = {"self": floats(40, 5, dtype=dtype)}
+        yield Case("aten.rand_like.default", name, like, compare="form", within=unit)
+        yield Case("aten.randn_like.default", name, like, compare="form", within=(-9, 9))
+    yield Case("aten.randint.default", "int64", {"high": 3, "size": (40,)}, compare="form", within=(0, 3))
+    yield Case("aten.randint.low", "int64", {"low": -2, "high": 3, "size": (40,)}, compare="form", within=(-2, 3))
+    yield Case("aten.randint.low", "float32", {"low": 5, "high": 6, "size": (4,), "dtype": T.FLOAT},
+               (np.full(4, 5, np.float32),))  # fmt: skip
+    yield Case("aten.randperm.default", "int64", {"n": 20}, (np.arange(20),), compare="sorted values")
+    yield Case("aten.randperm.default", "int32", {"n": 5, "dtype": T.INT}, compare="sorted values")
+    drop = {"input": np.ones((40, 5), np.float32), "p": 0.5, "train": True}
+    yield Case("aten.native_dropout.default", "training", drop, compare="form", within=(0.0, 2.5))
+
+
 def cases() -> Iterator[Case]:
     """Every case of the family."""
+    yield from like()
+    yield from ranges()
+    yield from undefined()
     for dtype in DTYPES:
         name = dtype.torch_name
         yield Case("aten.full.default", name, {"size": (2, 3), "fill_value": 1, "dtype": dtype})

@@ -135,8 +135,90 @@ def writing() -> Iterator[Case]:
     yield Case("aten.masked_scatter.default", "float32", {"self": x, "mask": mask, "source": floats(60, seed=1)})
 
 
+def bags() -> Iterator[Case]:
+    op = "aten._embedding_bag.default"
+    free = frozenset({1, 2, 3})  # notes for the backward pass, which differ between PyTorch's own ways to compute it
+    table, ids = floats(7, 5), indices(1, 0, 6, 2, 6, 3)
+    base = {"weight": table, "indices": ids, "offsets": indices(0, 2, 2)}
+    for mode, name in ((0, "sum"), (1, "mean"), (2, "max")):
+        yield Case(op, name, {**base, "mode": mode}, free_results=free)
+        yield Case(op, f"{name}, padding", {**base, "mode": mode, "padding_idx": 6}, free_results=free)
+    weights = floats(6, seed=1)
+    yield Case(op, "weights", {**base, "mode": 0, "per_sample_weights": weights}, free_results=free)
+    ends = {**base, "offsets": indices(0, 2, 6), "include_last_offset": True}
+    yield Case(op, "last offset", {**ends, "mode": 0}, free_results=free)
+    yield Case(op, "out of range", {**base, "indices": indices(1, 0, 7, 2, 6, 3)}, raises=RANGE)
+
+
+def axes_of_indices() -> Iterator[Case]:
+    """Indices along one axis: what is added, copied, reduced or filled there."""
+    x, twice, source = floats(4, 3, 2), indices(2, 0, 2), floats(3, 3, 2, seed=1)
+    once = indices(3, 0, 1)
+    yield Case("aten.index_add.default", "duplicates", {"self": x, "dim": 0, "index": twice, "source": source})
+    yield Case("aten.index_add.default", "alpha", {"self": x, "dim": 0, "index": twice, "source": source, "alpha": 2})
+    yield Case(
+        "aten.index_add.default",
+        "int64, dim 1",
+        {"self": integers(2, 4), "dim": -1, "index": indices(1, 1, 3), "source": integers(2, 3, seed=1)},
+    )
+    yield Case("aten.index_copy.default", "dim 0", {"self": x, "dim": 0, "index": once, "source": source})
+    for reduce in ("prod", "mean", "amax", "amin"):
+        for include in (True, False):
+            name = f"{reduce}{'' if include else ', self left out'}"
+            args = {"self": x, "dim": 0, "index": twice, "source": source, "reduce": reduce, "include_self": include}
+            yield Case("aten.index_reduce.default", name, args)
+    for dtype in (T.FLOAT, T.HALF, T.LONG, T.BOOL):
+        args = {"self": make(4, 3, dtype=dtype), "dim": 0, "index": indices(3, 1)}
+        yield Case("aten.index_fill.int_Scalar", dtype.torch_name, {**args, "value": 1})
+        yield Case("aten.index_fill.int_Tensor", dtype.torch_name, {**args, "value": np.array(1, dtype.numpy)})
+    beyond = {"self": x, "dim": 0, "index": indices(1, 4)}
+    yield Case("aten.index_fill.int_Scalar", "out of range", {**beyond, "value": 1}, raises=RANGE)
+    yield Case("aten.index_add.default", "out of range", {**beyond, "source": source[:2]}, raises=RANGE)
+    yield Case("aten.index_copy.default", "out of range", {**beyond, "source": source[:2]}, raises=RANGE)
+
+
+def other_writing() -> Iterator[Case]:
+    x = floats(2, 4)
+    twice = indices([0, 0, 2], [1, 1, 1])
+    for reduce in ("add", "multiply"):
+        pair = {"self": x, "dim": 1, "index": twice, "reduce": reduce}
+        yield Case("aten.scatter.reduce", reduce, {**pair, "src": floats(2, 3, seed=1)})
+        yield Case("aten.scatter.value_reduce", reduce, {**pair, "value": 2.5})
+    flat = indices([7, 0], [-1, 3])
+    yield Case("aten.take.default", "float32", {"self": x, "index": flat})
+    yield Case("aten.take.default", "out of range", {"self": x, "index": indices(8)}, raises=RANGE)
+    yield Case("aten.put.default", "float32", {"self": x, "index": indices(7, 0, 3), "source": floats(3, seed=1)})
+    adding = {"index": indices(5, 5, 0), "source": floats(3, seed=1), "accumulate": True}
+    yield Case("aten.put.default", "accumulate", {"self": x, **adding})
+    yield Case("aten._unsafe_index.Tensor", "two axes", {"self": x, "indices": (indices(1, 0), indices(3, 2))})
+    put = {"self": x, "indices": (None, indices(3, 1)), "values": floats(2, 2, seed=1)}
+    yield Case("aten._unsafe_index_put.default", "second axis", put)
+    for offset in (0, 1, -1):
+        args = {"self": floats(3, 4), "src": floats(3 if offset >= 0 else 2, seed=1), "offset": offset}
+        yield Case("aten.diagonal_scatter.default", f"offset {offset}", args)
+    strided = {"src": floats(2, 2, seed=1), "size": (2, 2), "stride": (4, 1), "storage_offset": 1}
+    yield Case("aten.as_strided_scatter.default", "float32", {"self": floats(3, 4), **strided})
+
+
+def selected_by_data() -> Iterator[Case]:
+    """Results whose number depends on the data."""
+    odd = np.array([[0, np.nan, -0.0], [1, 0, 2]], np.float32)
+    yield Case("aten.nonzero.default", "float32", {"self": odd}, data_dependent=True)
+    yield Case("aten.nonzero.default", "nothing", {"self": np.zeros((2, 3), np.int64)}, data_dependent=True)
+    yield Case("aten.nonzero.default", "0-d", {"self": np.array(True)}, data_dependent=True)
+    mask = integers(4, dtype=T.BOOL)
+    yield Case("aten.masked_select.default", "broadcast", {"self": floats(3, 4), "mask": mask}, data_dependent=True)
+    yield Case("aten.index.Tensor", "mask", {"self": floats(4, 3), "indices": (mask,)}, data_dependent=True)
+    put = {"self": floats(4, 3), "indices": (mask,), "values": np.array(7, np.float32)}
+    yield Case("aten.index_put.default", "mask, one value", put)
+
+
 def cases() -> Iterator[Case]:
     """Every case of the family."""
+    yield from bags()
+    yield from axes_of_indices()
+    yield from other_writing()
+    yield from selected_by_data()
     yield from embeddings()
     yield from selection()
     yield from writing()

@@ -72,7 +72,6 @@ def views() -> Iterator[Case]:
         {"self": floats(10), "size": (3, 4), "stride": (2, 1), "storage_offset": 1},
     )
     yield Case("aten.split_with_sizes.default", "three", {"self": x, "split_sizes": (1, 2, 1), "dim": 2})
-    yield Case("aten.alias.default", "float32", {"self": x})
 
 
 def copies() -> Iterator[Case]:
@@ -95,8 +94,101 @@ def copies() -> Iterator[Case]:
     )
 
 
+def more_views() -> Iterator[Case]:
+    """Other spellings of views, and views that copy."""
+    x = floats(2, 3, 4)
+    for name in ("alias", "detach", "lift_fresh", "contiguous"):
+        for dtype in (T.HALF, T.LONG):
+            yield Case(f"aten.{name}.default", dtype.torch_name, {"self": make(2, 3, dtype=dtype)})
+    for size in ((6, 4), (-1,), (2, 12)):
+        name = f"to {list(size)}"
+        yield Case("aten._unsafe_view.default", name, {"self": x, "size": size})
+        yield Case("aten.reshape.default", name, {"self": x, "shape": size})
+    yield Case("aten._reshape_alias.default", "to [6, 4]", {"self": x, "size": (6, 4), "stride": (4, 1)})
+    yield Case("aten.view_as.default", "float32", {"self": x, "other": floats(4, 6)})
+    for source, target in ((T.FLOAT, T.INT), (T.LONG, T.INT), (T.BYTE, T.FLOAT), (T.HALF, T.BFLOAT16)):
+        name = f"{source.torch_name} as {target.torch_name}"
+        yield Case("aten.view.dtype", name, {"self": make(2, 8, dtype=source), "dtype": target})
+    for start, end in ((0, -1), (1, 2), (0, 1), (1, 1)):
+        yield Case("aten.flatten.using_ints", f"{start} to {end}", {"self": x, "start_dim": start, "end_dim": end})
+    yield Case("aten.flatten.using_ints", "0-d", {"self": floats()})
+    for sizes in ((2, 2), (-1, 2), (1, 4, 1)):
+        yield Case("aten.unflatten.int", f"{list(sizes)}", {"self": x, "dim": -1, "sizes": sizes})
+    yield Case("aten.squeeze.default", "all", {"self": floats(1, 2, 1, 3, 1)})
+    yield Case("aten.squeeze.default", "nothing", {"self": x})
+    for dims in ((0, 1), (-1, 0), (2, 1), (1, 1)):
+        args = {"self": x, "dim0": dims[0], "dim1": dims[1]}
+        yield Case("aten.transpose.int", f"{dims[0]} and {dims[1]}", args)
+    for shape in ((2, 3), (4,), ()):
+        yield Case("aten.t.default", f"rank {len(shape)}", {"self": floats(*shape)})
+    yield Case("aten.movedim.int", "first to last", {"self": x, "source": 0, "destination": -1})
+    yield Case("aten.movedim.intlist", "two", {"self": x, "source": (0, 2), "destination": (2, 1)})
+    yield Case("aten.narrow.default", "middle", {"self": x, "dim": 2, "start": 1, "length": 2})
+    yield Case("aten.narrow.default", "from the end", {"self": x, "dim": 1, "start": -2, "length": 1})
+    for size in (1, 2, 5):
+        yield Case("aten.split.Tensor", f"by {size}", {"self": x, "split_size": size, "dim": 2})
+        yield Case("aten.chunk.default", f"{size}", {"self": x, "chunks": size, "dim": -1})
+        yield Case("aten.tensor_split.sections", f"{size}", {"self": x, "sections": size, "dim": 1})
+    for dim in (0, -1):
+        yield Case("aten.unbind.int", f"dim {dim}", {"self": x, "dim": dim})
+    for size, step in ((2, 1), (3, 2), (1, 3)):
+        yield Case("aten.unfold.default", f"{size} by {step}", {"self": x, "dimension": 2, "size": size, "step": step})
+    yield Case("aten.expand_as.default", "float32", {"self": floats(3, 1), "other": x})
+    yield Case("aten.broadcast_to.default", "float32", {"self": floats(3, 1), "size": (2, 3, 5)})
+
+
+def arrangements() -> Iterator[Case]:
+    x = floats(2, 3, 4)
+    for shifts, dims in (((1,), (0,)), ((-2, 5), (1, 2)), ((3,), ())):
+        yield Case("aten.roll.default", f"{list(shifts)} on {list(dims)}", {"self": x, "shifts": shifts, "dims": dims})
+    for k in (-1, 0, 1, 2, 5):
+        yield Case("aten.rot90.default", f"{k} turns", {"self": x, "k": k, "dims": (0, 2)})
+    for name in ("tril", "triu"):
+        for diagonal in (-1, 0, 2):
+            yield Case(f"aten.{name}.default", f"diagonal {diagonal}", {"self": floats(2, 4, 5), "diagonal": diagonal})
+        for dtype in (T.HALF, T.LONG, T.BOOL):
+            yield Case(f"aten.{name}.default", dtype.torch_name, {"self": make(3, 4, dtype=dtype)})
+    for dims in ((2,), (2, 1, 3), (2, 2, 1, 1)):
+        yield Case("aten.tile.default", f"{list(dims)}", {"self": x, "dims": dims})
+    for dim in (None, 0, -1):
+        yield Case("aten.repeat_interleave.self_int", f"dim {dim}", {"self": x, "repeats": 2, "dim": dim})
+    repeats = {"repeats": np.array([2, 0, 3])}
+    yield Case("aten.repeat_interleave.Tensor", "size given", {**repeats, "output_size": 5})
+    yield Case("aten.repeat_interleave.Tensor", "size left out", repeats, data_dependent=True)
+    for dim in (0, 1, -1):
+        yield Case("aten.stack.default", f"dim {dim}", {"tensors": (floats(2, 3), floats(2, 3, seed=1)), "dim": dim})
+    yield Case("aten.stack.default", "promotes", {"tensors": (integers(3), floats(3)), "dim": 0})
+    yield Case("aten.meshgrid.default", "three", {"tensors": (floats(2), floats(3), floats(4))})
+    yield Case("aten.diag_embed.default", "plain", {"self": floats(2, 3)})
+    yield Case("aten.diag_embed.default", "offset", {"self": floats(2, 3), "offset": -1, "dim1": 0, "dim2": 2})
+    for factor in (1, 2):
+        yield Case("aten.pixel_shuffle.default", f"by {factor}", {"self": floats(2, 8, 3, 2), "upscale_factor": factor})
+        args = {"self": floats(2, 3, 4, 6), "downscale_factor": factor}
+        yield Case("aten.pixel_unshuffle.default", f"by {factor}", args)
+    yield Case("aten.pixel_shuffle.default", "no batch axis", {"self": floats(4, 3, 2), "upscale_factor": 2})
+    yield Case("aten.channel_shuffle.default", "two groups", {"self": floats(2, 6, 3, 2), "groups": 2})
+
+
+def pads() -> Iterator[Case]:
+    line, plane, cube = floats(2, 3, 6), floats(2, 3, 4, 5), floats(1, 2, 3, 4, 5)
+    yield Case("aten.replication_pad1d.default", "float32", {"self": line, "padding": (2, 7)})
+    yield Case("aten.reflection_pad3d.default", "float32", {"self": cube, "padding": (2, 1, 0, 3, 1, 2)})
+    yield Case("aten.reflection_pad2d.default", "no batch axis", {"self": plane[0], "padding": (2, 1, 3, 0)})
+    for dtype in (T.HALF, T.DOUBLE):
+        typed = make(2, 3, 6, dtype=dtype)
+        yield Case("aten.replication_pad1d.default", dtype.torch_name, {"self": typed, "padding": (1, 1)})
+        yield Case("aten.reflection_pad1d.default", dtype.torch_name, {"self": typed, "padding": (1, 5)})
+    for mode in ("reflect", "replicate", "circular"):
+        yield Case("aten.pad.default", f"{mode}, 1-d", {"self": line, "pad": (2, 3), "mode": mode})
+        yield Case("aten.pad.default", f"{mode}, 2-d", {"self": plane, "pad": (2, 1, 3, 0), "mode": mode})
+    yield Case("aten.pad.default", "constant", {"self": plane, "pad": (1, -1), "mode": "constant", "value": 2.5})
+
+
 def cases() -> Iterator[Case]:
     """Every case of the family."""
+    yield from more_views()
+    yield from arrangements()
+    yield from pads()
     for dtype in DTYPES:
         yield from of_every_dtype(dtype)
     yield from views()

@@ -13,6 +13,55 @@ WEIGHT = frozenset({"weight", "bias"})
 DTYPES = (T.FLOAT, T.HALF, T.BFLOAT16, T.DOUBLE)
 
 
+def vectors() -> Iterator[Case]:
+    for dtype in DTYPES:
+        name, left, right = dtype.torch_name, floats(3, 17, dtype=dtype), floats(17, dtype=dtype, seed=1)
+        atol = 5e-2 if dtype in (T.HALF, T.BFLOAT16) else None
+        yield Case("aten.mv.default", name, {"self": left, "vec": right}, atol=atol)
+        yield Case("aten.dot.default", name, {"self": left[1].copy(), "tensor": right}, atol=atol)
+    yield Case("aten.mv.default", "int64", {"self": integers(3, 5), "vec": integers(5, seed=1)})
+    yield Case("aten.dot.default", "empty", {"self": floats(0), "tensor": floats(0)}, (np.array(0, np.float32),))
+    for dim in (-1, 0):
+        pair = {"self": floats(3, 4, 3), "other": floats(3, 4, 3, seed=1)}
+        yield Case("aten.linalg_cross.default", f"dim {dim}", {**pair, "dim": dim})
+    yield Case("aten.linalg_cross.default", "broadcast", {"self": floats(4, 3), "other": floats(1, 3), "dim": -1})
+
+
+def sums_of_products() -> Iterator[Case]:
+    scaled = {"beta": 0.5, "alpha": 2.0}
+    nothing = {"beta": 0}
+    batches = {"batch1": floats(2, 3, 4), "batch2": floats(2, 4, 5, seed=1)}
+    for op, shape in (("aten.baddbmm.default", (2, 3, 5)), ("aten.addbmm.default", (3, 5))):
+        yield Case(op, "plain", {"self": floats(*shape, seed=2), **batches})
+        yield Case(op, "alpha and beta", {"self": floats(5, seed=2), **batches, **scaled})
+        yield Case(op, "beta 0 hides nan", {"self": np.full(shape, np.nan, np.float32), **batches, **nothing})
+    addmv = {"mat": floats(3, 4), "vec": floats(4, seed=1)}
+    addr = {"vec1": floats(3), "vec2": floats(4, seed=1)}
+    for op, self, args in (
+        ("aten.addmv.default", floats(3, seed=2), addmv),
+        ("aten.addr.default", floats(3, 4, seed=2), addr),
+    ):
+        yield Case(op, "plain", {"self": self, **args})
+        yield Case(op, "alpha and beta", {"self": self, **args, **scaled})
+        yield Case(op, "beta 0 hides nan", {"self": np.full(self.shape, np.nan, np.float32), **args, **nothing})
+    typed = {name: array.astype(np.float16) for name, array in batches.items()}
+    yield Case("aten.baddbmm.default", "float16", {"self": floats(2, 3, 5, dtype=T.HALF), **typed}, atol=2e-2)
+
+
+def distances() -> Iterator[Case]:
+    left, right = floats(2, 4, 3), floats(2, 5, 3, seed=1)
+    for p in (0.0, 1.0, 2.0, 3.0, float("inf")):
+        yield Case("aten.cdist.default", f"p {p}", {"x1": left, "x2": right, "p": p, "compute_mode": None})
+        args = {"x1": left, "x2": right, "p": p, "compute_mode": None}
+        yield Case("aten._cdist_forward.default", f"p {p}", args)
+        for op in ("aten.pdist.default", "aten._pdist_forward.default"):
+            yield Case(op, f"p {p}", {"self": floats(5, 3), "p": p})
+    yield Case("aten.cdist.default", "broadcast", {"x1": floats(3, 1, 2, 4), "x2": floats(2, 3, 4)})
+    many = {"x1": floats(40, 6), "x2": floats(30, 6, seed=1), "p": 2.0, "compute_mode": 1}
+    yield Case("aten.cdist.default", "through matrix products", many, atol=1e-3)
+    yield Case("aten.pdist.default", "one row", {"self": floats(1, 3), "p": 2.0}, (np.zeros(0, np.float32),))
+
+
 def cases() -> Iterator[Case]:
     """Every case of the family."""
     for dtype in DTYPES:
@@ -83,6 +132,9 @@ def cases() -> Iterator[Case]:
         "aten.addmm.default", "alpha and beta", {"self": floats(3, 5, seed=2), **pair, "beta": 0.5, "alpha": 2.0}
     )
     yield Case("aten.addmm.default", "beta 0 hides nan", {"self": np.full(5, np.nan, np.float32), **pair, "beta": 0})
+    yield from vectors()
+    yield from sums_of_products()
+    yield from distances()
     yield Case("aten.mm.default", "int64", {"self": integers(3, 8), "mat2": integers(8, 5, seed=1)})
     yield Case(
         "aten.mm.default", "int32", {"self": integers(3, 8, dtype=T.INT), "mat2": integers(8, 5, dtype=T.INT, seed=1)}

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 from ptn_format.dtypes import ScalarType as T
 
-from ptn_runtime.conformance.case import Case, floats
+from ptn_runtime.conformance.case import Case, floats, integers
 
 WEIGHTS = frozenset({"weight", "bias", "running_mean", "running_var"})
 NAN, INF = float("nan"), float("inf")
@@ -109,8 +109,61 @@ def group_and_batch_norms() -> Iterator[Case]:
         yield Case(op, f"{name}, no weight", {**args, "weight": None, "bias": None}, constants=WEIGHTS)
 
 
+def with_dtypes() -> Iterator[Case]:
+    """Softmax as users call it, which may change the dtype."""
+    rows = np.array([[-INF, -INF, -INF], [-INF, 0, 1], [NAN, 0, 1]], np.float32)
+    for name in ("softmax.int", "log_softmax.int", "_safe_softmax.default"):
+        op = f"aten.{name}"
+        for dtype in (T.FLOAT, T.HALF, T.BFLOAT16, T.DOUBLE):
+            yield Case(op, dtype.torch_name, {"self": floats(3, 9, dtype=dtype), "dim": -1})
+        yield Case(op, "float16 to float32", {"self": floats(3, 9, dtype=T.HALF), "dim": 0, "dtype": T.FLOAT})
+        if name != "_safe_softmax.default":
+            yield Case(op, "int64 to float32", {"self": integers(3, 9), "dim": 1, "dtype": T.FLOAT})
+        yield Case(op, "rows of -inf and nan", {"self": rows, "dim": 1})
+    masked = {"self": rows[:1], "dim": 1}
+    yield Case("aten._safe_softmax.default", "a masked row gives zeros", masked, (np.zeros((1, 3), np.float32),))
+
+
+def more_norms() -> Iterator[Case]:
+    x = floats(2, 6, 4, 5)
+    weight, bias = floats(6, low=0.5, high=1.5), floats(6, seed=1)
+    last = {"normalized_shape": (5,), "weight": floats(5, low=0.5, high=1.5)}
+    layer = {"input": x, **last, "bias": floats(5, seed=1), "eps": 1e-5}
+    yield Case("aten.layer_norm.default", "float32", layer, constants=WEIGHTS)
+    yield Case("aten.layer_norm.default", "no weight", {"input": x, "normalized_shape": (4, 5)})
+    half = {key: value.astype(np.float16) if isinstance(value, np.ndarray) else value for key, value in layer.items()}
+    yield Case("aten.layer_norm.default", "float16", half, constants=WEIGHTS, atol=5e-3)
+    for eps in (1e-5, None):
+        yield Case("aten._fused_rms_norm.default", f"eps {eps}", {"input": x, **last, "eps": eps}, constants=WEIGHTS)
+    group = {"input": x, "num_groups": 3, "weight": weight, "bias": bias, "eps": 1e-5}
+    yield Case("aten.group_norm.default", "three groups", group, constants=WEIGHTS)
+    yield Case("aten.group_norm.default", "no weight", {"input": floats(2, 4, 7), "num_groups": 2})
+    affine = {"weight": weight, "bias": bias}
+    running = {"running_mean": floats(6, seed=2), "running_var": floats(6, low=0.5, high=2, seed=3)}
+    rates = {"momentum": 0.1, "eps": 1e-5}
+    yield Case("aten._native_batch_norm_legit.no_stats", "float32", {"input": x, **affine, "training": True, **rates},
+               constants=WEIGHTS)  # fmt: skip
+    for training in (False, True):
+        name = "training" if training else "inference"
+        args = {"input": x, **affine, **running, "training": training, **rates}
+        yield Case("aten._native_batch_norm_legit_functional.default", name, args, constants=WEIGHTS)
+    inference = {"input": x, **affine, **running, "training": False, **rates, "cudnn_enabled": False}
+    yield Case("aten.batch_norm.default", "inference", inference, constants=WEIGHTS)
+    bare = {**inference, "weight": None, "bias": None}
+    yield Case("aten.batch_norm.default", "no weight", bare, constants=WEIGHTS)
+    batch = {**inference, "running_mean": None, "running_var": None, "training": True}
+    yield Case("aten.batch_norm.default", "statistics of the batch", batch, constants=WEIGHTS)
+    instance = {key: value for key, value in inference.items() if key != "training"}
+    yield Case("aten.instance_norm.default", "running", {**instance, "use_input_stats": False}, constants=WEIGHTS)
+    own = {**instance, "running_mean": None, "running_var": None, "use_input_stats": True}
+    yield Case("aten.instance_norm.default", "of the input", own, constants=WEIGHTS)
+    yield Case("aten.native_dropout.default", "inference", {"input": x, "p": 0.5, "train": False})
+
+
 def cases() -> Iterator[Case]:
     """Every case of the family."""
+    yield from with_dtypes()
+    yield from more_norms()
     yield from softmax()
     yield from layer_norms()
     yield from group_and_batch_norms()

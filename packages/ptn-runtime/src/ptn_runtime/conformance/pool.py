@@ -63,7 +63,51 @@ def average_pools() -> Iterator[Case]:
     yield Case("aten.adaptive_avg_pool1d.default", "to 4", {"self": floats(2, 3, 9), "output_size": (4,)})
 
 
+def pools_by_rank() -> Iterator[Case]:
+    """The forms without indices, the 1-d form with them, and the adaptive ones."""
+    for axes in (1, 2, 3):
+        x = permutation(2, 3, *(9, 7, 6)[:axes])
+        op = f"aten.max_pool{axes}d.default"
+        base = {"kernel_size": (3,) * axes, "stride": (2,) * axes, "padding": (1,) * axes}
+        yield Case(op, "3, stride 2", {"self": x, **base})
+        yield Case(op, "ceil", {"self": x, **base, "padding": (0,) * axes, "ceil_mode": True})
+        yield Case(
+            op, "dilated", {"self": x, "kernel_size": (2,) * axes, "stride": (1,) * axes, "dilation": (2,) * axes}
+        )
+        yield Case(op, "stride left out, no batch axis", {"self": x[0], "kernel_size": (2,) * axes})
+        odd = np.full((1, 1, *(4,) * axes), -INF, np.float32)
+        odd.reshape(-1)[3] = NAN
+        yield Case(op, "nan wins over -inf", {"self": odd, "kernel_size": (2,) * axes, "stride": (2,) * axes})
+        half = floats(1, 2, *(6,) * axes, dtype=T.HALF)
+        yield Case(op, "float16", {"self": half, **base})
+    flat = "aten.max_pool1d_with_indices.default"
+    yield Case(flat, "3", {"self": permutation(2, 3, 9), "kernel_size": (3,), "stride": (2,), "padding": (1,)})
+    ties = np.zeros((1, 1, 6), np.float32)
+    yield Case(flat, "ties take the first", {"self": ties, "kernel_size": (3,), "stride": (3,)})
+    averages = {
+        "aten.adaptive_avg_pool2d.default": floats(2, 3, 7, 9),
+        "aten._adaptive_avg_pool3d.default": floats(1, 2, 5, 6, 7),
+        "aten.adaptive_avg_pool3d.default": floats(1, 2, 5, 6, 7),
+    }
+    for op, x in averages.items():
+        axes = x.ndim - 2
+        for size in ((1,) * axes, (2, 3, 4)[:axes], x.shape[2:]):
+            yield Case(op, f"to {list(size)}", {"self": x, "output_size": size})
+        yield Case(op, "no batch axis", {"self": x[0], "output_size": (2,) * axes})
+        yield Case(op, "float16", {"self": x.astype(np.float16), "output_size": (2,) * axes})
+    for axes in (1, 2, 3):
+        x = permutation(2, 3, *(7, 9, 5)[:axes])
+        op = f"aten.adaptive_max_pool{axes}d.default"
+        for size in ((1,) * axes, (3, 4, 2)[:axes], (8,) * axes):
+            yield Case(op, f"to {list(size)}", {"self": x, "output_size": size})
+        odd = x.copy()
+        odd[0, 0].reshape(-1)[:2] = NAN
+        yield Case(op, "nan wins", {"self": odd, "output_size": (2,) * axes})
+        yield Case(op, "ties take the first", {"self": np.zeros_like(x), "output_size": (2,) * axes})
+
+
 def cases() -> Iterator[Case]:
     """Every case of the family."""
+    yield from pools_by_rank()
     yield from max_pools()
     yield from average_pools()

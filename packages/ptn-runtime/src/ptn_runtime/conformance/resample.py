@@ -8,22 +8,79 @@ from ptn_format.dtypes import ScalarType as T
 
 from ptn_runtime.conformance.case import Case, floats
 
+NEAREST = ("upsample_nearest", "_upsample_nearest_exact")
+SMOOTH = {"linear1d": 1, "bilinear2d": 2, "bicubic2d": 2, "trilinear3d": 3}
+SCALES = {1: ("scales",), 2: ("scales_h", "scales_w"), 3: ("scales_d", "scales_h", "scales_w")}
 SIZES = ((14, 18), (10, 9), (3, 4), (1, 1), (7, 9), (21, 5))
+
+
+def by_rank() -> Iterator[Case]:
+    """Every interpolation but the two that `cases` treats at length, by the size and by the factor."""
+    shapes = {1: (2, 3, 7), 2: (2, 3, 5, 6), 3: (1, 2, 3, 4, 5)}
+    names = (
+        *((f"{kind}{axes}d", axes, False) for kind in NEAREST for axes in (1, 2, 3)),
+        *((f"upsample_{kind}", axes, True) for kind, axes in SMOOTH.items()),
+        *((f"_upsample_{kind}2d_aa", 2, True) for kind in ("bilinear", "bicubic")),
+    )
+    for name, axes, smooth in names:
+        x = floats(*shapes[axes])
+        sizes = ((13, 9, 8)[:axes], (2, 3, 1)[:axes], shapes[axes][2:])
+        scale_names = SCALES[axes]
+        for align in (False, True) if smooth else (None,):
+            flag = {} if align is None else {"align_corners": align}
+            label = {None: "", False: ", centres", True: ", corners"}[align]
+            for size in sizes:
+                args = {"output_size": size, **flag}
+                yield Case(f"aten.{name}.vec", f"to {list(size)}{label}", {"input": x, **args, "scale_factors": None})
+                yield Case(f"aten.{name}.default", f"to {list(size)}{label}", {"self": x, **args})
+            factors = (1.7, 0.6, 2.0)[:axes]
+            vec = {"input": x, "output_size": None, **flag, "scale_factors": factors}
+            yield Case(f"aten.{name}.vec", f"by {list(factors)}{label}", vec)
+            scaled = tuple(int(length * factor) for length, factor in zip(x.shape[2:], factors, strict=True))
+            kept = dict(zip(scale_names, factors, strict=True))
+            plain = {"self": x, "output_size": scaled, **flag, **kept}
+            yield Case(f"aten.{name}.default", f"by {list(factors)}{label}", plain)
+        if name.endswith("_aa"):
+            continue  # PyTorch has it for float32 and float64 only
+        flag = {"align_corners": False} if smooth else {}
+        half = {"self": floats(*shapes[axes], dtype=T.HALF), "output_size": sizes[0], **flag}
+        yield Case(f"aten.{name}.default", "float16", half)
+
+
+def grids() -> Iterator[Case]:
+    x = floats(1, 2, 3, 4, 5)
+    grid = floats(1, 2, 3, 2, 3, low=-1.3, high=1.3, seed=1)
+    plane = {"input": floats(2, 3, 7, 9), "grid": floats(2, 4, 5, 2, low=-1.3, high=1.3, seed=1)}
+    for padding, name in enumerate(("zeros", "border", "reflection")):
+        for mode, mode_name in enumerate(("bilinear", "nearest")):
+            args = {"interpolation_mode": mode, "padding_mode": padding, "align_corners": bool(mode)}
+            for op in ("aten.grid_sampler_3d.default", "aten.grid_sampler.default"):
+                yield Case(op, f"{mode_name}, {name}", {"input": x, "grid": grid, **args}, atol=1e-4)
+        cubic = {"interpolation_mode": 2, "padding_mode": padding, "align_corners": False}
+        yield Case("aten.grid_sampler.default", f"bicubic, {name}", {**plane, **cubic}, atol=1e-4)
+    for align in (False, True):
+        name = "corners" if align else "centres"
+        args = {"theta": floats(2, 2, 3), "size": (2, 3, 4, 5), "align_corners": align}
+        yield Case("aten.affine_grid_generator.default", f"2-d, {name}", args)
+        cube = {"theta": floats(1, 3, 4), "size": (1, 2, 3, 4, 2), "align_corners": align}
+        yield Case("aten.affine_grid_generator.default", f"3-d, {name}", cube)
 
 
 def cases() -> Iterator[Case]:
     """Every case of the family."""
+    yield from by_rank()
+    yield from grids()
     x = floats(2, 3, 7, 9)
     nearest, bilinear = "aten.upsample_nearest2d.vec", "aten.upsample_bilinear2d.vec"
     for size in SIZES:
-        name = f"to {size[0]}x{size[1]}"
+        name = f"to {size[0]} x {size[1]}"
         yield Case(nearest, name, {"input": x, "output_size": size, "scale_factors": None})
         for align in (False, True):
             corners = "corners" if align else "centres"
             args = {"input": x, "output_size": size, "align_corners": align, "scale_factors": None}
             yield Case(bilinear, f"{name}, {corners}", args)
     for factors in ((2.0, 2.0), (1.5, 0.7), (3.0, 1.0)):
-        name = f"by {factors[0]}x{factors[1]}"
+        name = f"by {factors[0]} x {factors[1]}"
         yield Case(nearest, name, {"input": x, "output_size": None, "scale_factors": factors})
         args = {"input": x, "output_size": None, "align_corners": False, "scale_factors": factors}
         yield Case(bilinear, name, args)

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from ptn_format.graph import NamedArgument
+
 __all__ = [
     "CONTROL",
     "IGNORED_ARGUMENTS",
     "IN_PLACE_VIEWS",
     "NO_OPS",
+    "SURPLUS_ARGUMENTS",
     "canonical_name",
     "functional_name",
     "is_in_place",
     "is_view_copy",
+    "without_surplus",
 ]
 
 _VIEW_COPIES = frozenset(
@@ -97,6 +101,9 @@ IN_PLACE_VIEWS = frozenset(
 )
 """In-place operators that change what a tensor refers to or its shape, not its contents."""
 
+SURPLUS_ARGUMENTS: Mapping[str, tuple[str, int]] = {"aten._reshape_alias": ("stride", 2)}
+"""Name and position of an argument that an operator's canonical form lacks: values of a static graph are contiguous."""
+
 NO_OPS = frozenset({"aten._assert_tensor_metadata.default"})
 """Checks of what shape rules establish anyway."""
 
@@ -150,6 +157,17 @@ def functional_name(name: str) -> str:
     base, _, overload = name.rpartition(".")
     name = f"{_IN_PLACE_OPERATORS.get(base) or base.removesuffix('_')}.{overload}"
     return _RENAMED.get(name, name)
+
+
+def without_surplus(target: str, inputs: tuple[NamedArgument, ...]) -> tuple[NamedArgument, ...]:
+    """The arguments of a node without those that `target`'s canonical form lacks."""
+    base = target.removeprefix("torch.ops.").rpartition(".")[0].removesuffix("_copy")
+    if base not in SURPLUS_ARGUMENTS:
+        return inputs
+    name, position = SURPLUS_ARGUMENTS[base]
+    return tuple(
+        item for index, item in enumerate(inputs) if item.name != name and (item.name is not None or index != position)
+    )
 
 
 def is_view_copy(target: str) -> bool:

@@ -141,7 +141,7 @@ class NodeReader:
         mutated = [item.name or "?" for item in node.inputs if item.mutated]
         if mutated:
             raise BindError(f"writes to its argument(s) {', '.join(mutated)}, which has no functional form")
-        call = self._call(context, context.op, node.inputs)
+        call = self._call(context, context.op, names.without_surplus(node.target or "", node.inputs))
         self.body.steps.append(call)
         base = self._handle_of(node.inputs[0]) if node.inputs else None
         shares = base is not None and context.op in INVERSES and not names.is_view_copy(node.target or "")

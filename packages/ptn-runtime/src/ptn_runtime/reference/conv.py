@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -39,7 +40,7 @@ def padded(x: Array, padding: Sequence[int], value: float = 0) -> Array:
     )
     inner = tuple(slice(max(p, 0), p + n if p > 0 else None) for n, p in zip(x.shape[lead:], padding, strict=True))
     source = tuple(slice(max(-p, 0), n + p if p < 0 else None) for n, p in zip(x.shape[lead:], padding, strict=True))
-    grown[(..., *inner)] = x[(..., *source)]
+    grown[..., *inner] = x[..., *source]
     return grown
 
 
@@ -49,7 +50,7 @@ def patches(
     """Gathers windows: padded [N, C, *sizes] gives [N, C, *kernel_size, *windows]."""
     columns = np.empty((*x.shape[:2], *kernel_size, *windows), x.dtype)
     for place, where in taps(kernel_size, windows, stride, dilation):
-        columns[(slice(None), slice(None), *place)] = x[(..., *where)]
+        columns[:, :, *place] = x[..., *where]
     return columns
 
 
@@ -62,8 +63,8 @@ def _forward(x: Array, w: Array, windows: Sizes, stride: Sizes, padding: Sizes, 
         return _depthwise(x, w, windows, stride, dilation)
     pointwise = all(size == 1 for size in kernel_size) and all(step == 1 for step in stride)
     columns = x if pointwise else patches(x, kernel_size, windows, stride, dilation)
-    columns = columns.reshape(batch, groups, per_group * int(np.prod(kernel_size)), -1)
-    rows = w.reshape(groups, outputs // groups, -1)
+    columns = columns.reshape(batch, groups, per_group * math.prod(kernel_size), math.prod(windows))
+    rows = w.reshape(groups, outputs // groups, per_group * math.prod(kernel_size))
     return np.asarray(np.matmul(rows, columns)).reshape(batch, outputs, *windows)
 
 
@@ -76,8 +77,8 @@ def _depthwise(x: Array, w: Array, windows: Sizes, stride: Sizes, dilation: Size
     ones = (1,) * len(windows)
     result = np.zeros((batch, channels, multiple, *windows), x.dtype)
     for place, where in taps(kernel_size, windows, stride, dilation):
-        weights = rows[(slice(None), slice(None), *place)].reshape(channels, multiple, *ones)
-        result += x[(slice(None), slice(None), None, *where)] * weights
+        weights = rows[:, :, *place].reshape(channels, multiple, *ones)
+        result += x[:, :, None, *where] * weights
     return result.reshape(batch, channels * multiple, *windows)
 
 
@@ -85,8 +86,8 @@ def _transposed(x: Array, w: Array, sizes: Sizes, stride: Sizes, padding: Sizes,
     """[N, C, *windows] and [C, O / groups, *kernel] give [N, O, *sizes]: every input element spreads a kernel."""
     batch, channels, *windows = x.shape
     per_group, *kernel_size = w.shape[1:]
-    columns = x.reshape(batch, groups, channels // groups, -1)
-    rows = w.reshape(groups, channels // groups, -1).swapaxes(1, 2)
+    columns = x.reshape(batch, groups, channels // groups, math.prod(windows))
+    rows = w.reshape(groups, channels // groups, per_group * math.prod(kernel_size)).swapaxes(1, 2)
     spread = np.asarray(np.matmul(rows, columns)).reshape(batch, groups * per_group, *kernel_size, *windows)
     full = [
         max(size + 2 * p, (count - 1) * s + (k - 1) * d + 1)
@@ -95,8 +96,8 @@ def _transposed(x: Array, w: Array, sizes: Sizes, stride: Sizes, padding: Sizes,
     result = np.zeros((batch, groups * per_group, *full), x.dtype)
     if spread.size:
         for place, where in taps(kernel_size, windows, stride, dilation):
-            result[(..., *where)] += spread[(slice(None), slice(None), *place)]
-    return result[(..., *(slice(p, p + size) for p, size in zip(padding, sizes, strict=True)))]
+            result[..., *where] += spread[:, :, *place]
+    return result[..., *[slice(p, p + size) for p, size in zip(padding, sizes, strict=True)]]
 
 
 def _convolution(
@@ -197,6 +198,6 @@ def col2im(
     full = tuple(n + 2 * p for n, p in zip(output_size, pads, strict=True))
     result = np.zeros((*out.shape[:-2], *full), columns.dtype)
     for (i, j), where in taps(sizes, windows, steps, spreads):
-        result[(..., *where)] += columns[..., i, j, :, :]
+        result[..., *where] += columns[..., i, j, :, :]
     inner = tuple(slice(p, p + n) for n, p in zip(output_size, pads, strict=True))
-    return finish(result[(..., *inner)], out.dtype)
+    return finish(result[..., *inner], out.dtype)
