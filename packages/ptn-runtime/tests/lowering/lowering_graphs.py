@@ -268,8 +268,16 @@ def ops(graph: StaticGraph) -> list[str]:
     return [node.op.removeprefix("aten.") for node in graph.nodes]
 
 
-def run(graph: StaticGraph, *inputs: np.ndarray, states: dict[str, np.ndarray] | None = None, constants=None):
+def run(
+    graph: StaticGraph,
+    *inputs: np.ndarray,
+    states: dict[str, np.ndarray] | None = None,
+    constants=None,
+    write_early: bool = False,
+):
     """Runs a static graph node by node.
+
+    With `write_early`, states are overwritten as early as an engine may that lets views share memory.
 
     Returns:
         The results; `states` and `inputs` get their new contents, as a program that mutates them would leave them.
@@ -286,6 +294,10 @@ def run(graph: StaticGraph, *inputs: np.ndarray, states: dict[str, np.ndarray] |
             assert array.dtype == value.dtype.numpy, node.describe()
             assert array.shape == value.shape, node.describe()
             values[value.id] = array
+        for update in graph.state_updates if write_early else ():
+            if update.in_place and update.new in node.outputs:
+                values[update.new.id] = np.copy(values[update.new.id])
+                values[update.old.id][...] = values[update.new.id]
     results = tuple(values[item.id] if isinstance(item, Value) else item for item in graph.results)
     for update in graph.state_updates:
         states[update.old.key] = np.copy(values[update.new.id])
