@@ -10,14 +10,15 @@ import pytest
 from ptn_format.dtypes import ScalarType
 from ptn_format.errors import SignatureError
 from ptn_format.signature import Constant, Container, Leaf, Parameter, Signature
-from ptn_runtime.arrays import Binder, convert_input
+from ptn_runtime.arrays import Binder
 from ptn_runtime.errors import InputError
 
 
 @pytest.fixture
 def convert(fakes: Any) -> Any:
     def run(value: Any, dtype: ScalarType, *sizes: Any) -> Any:
-        result = convert_input(value, fakes.tensor("x", dtype, *sizes))
+        spec = fakes.tensor("x", dtype, *sizes)
+        (result,), _ = Binder("forward", [spec], Signature.flat(["x"], 1)).bind([value], {})
         assert result.dtype == dtype.numpy
         assert result.flags.c_contiguous
         assert result.flags.aligned

@@ -143,6 +143,7 @@ class Binder:
         """Raises `SignatureError` where the signature and the inputs do not belong together."""
         self._method = method
         self._inputs = tuple(inputs)
+        self._texts = tuple((f"input '{spec.name}'", describe_input(spec)) for spec in inputs)
         self._parameters = signature.parameters
         self._by_name = {parameter.name: parameter for parameter in signature.parameters}
         self._positional = tuple(p for p in signature.parameters if not p.keyword_only)
@@ -182,8 +183,9 @@ class Binder:
             )
         arrays = []
         written = []
-        for i, spec in enumerate(self._inputs):
-            array = convert_input(found[i], spec)
+        for i, (spec, (subject, takes)) in enumerate(zip(self._inputs, self._texts, strict=True)):
+            array = to_array(found[i], subject, spec.dtype, takes, not spec.dims)
+            spec.check_shape(array.shape)
             arrays.append(array)
             if spec.mutated:
                 written.append((i, _writable(found[i], spec)))
@@ -233,17 +235,6 @@ class Binder:
     def parameters(self) -> tuple[Parameter, ...]:
         """The parameters of the exported function."""
         return self._parameters
-
-
-def convert_input(value: Any, spec: InputSpec) -> Array:
-    """One input as the array that engines take.
-
-    Raises:
-        InputError: dtype, rank or size do not fit.
-    """
-    array = to_array(value, f"input '{spec.name}'", spec.dtype, describe_input(spec), not spec.dims)
-    spec.check_shape(array.shape)
-    return array
 
 
 def _writable(value: Any, spec: InputSpec) -> Array:

@@ -7,12 +7,15 @@ import numpy as np
 import pytest
 import torch
 from ptn_format.dtypes import ScalarType
-from ptn_runtime.arrays import convert_input
+from ptn_format.signature import Signature
+from ptn_runtime.arrays import Binder
 from ptn_runtime.errors import InputError
 
 
 def convert(fakes: Any, value: Any, dtype: ScalarType, *sizes: int) -> Any:
-    return convert_input(value, fakes.tensor("x", dtype, *sizes))
+    spec = fakes.tensor("x", dtype, *sizes)
+    (result,), _ = Binder("forward", [spec], Signature.flat(["x"], 1)).bind([value], {})
+    return result
 
 
 @pytest.mark.parametrize(
