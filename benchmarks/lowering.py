@@ -96,8 +96,9 @@ def main() -> None:
     with open_package(what) as package:
         for name in package.method_names:
             lowered = LoweredProgram(package).method(name)
-            shape = tuple(spec.initial_shape for spec in lowered.inputs)
-            report(name, *measure(lowered, [shape]))
+            largest = tuple(spec.initial_shape for spec in lowered.inputs)
+            smallest = tuple(tuple(dim.min for dim in spec.dims) for spec in lowered.inputs)
+            report(name, *measure(lowered, [largest, smallest]))
 
 
 def report(name: str, canonical: float, best: float, nodes: int) -> None:
