@@ -100,7 +100,7 @@ ggml_tensor* Builder::make_view(ggml_tensor* storage, ggml_type type, const std:
 
 ggml_tensor* Builder::raw(const Tensor& x) {
   require(x.rank() <= GGML_MAX_DIMS, "ggml's operators take at most 4 axes");
-  require(x.storage != nullptr, "a tensor without elements has no ggml tensor");
+  require(x.storage != nullptr && x.numel() > 0, "a tensor without elements has no ggml tensor");
   std::int64_t ne[GGML_MAX_DIMS] = {1, 1, 1, 1};
   std::size_t nb[GGML_MAX_DIMS];
   std::size_t next = x.item_size();
@@ -116,7 +116,7 @@ ggml_tensor* Builder::raw(const Tensor& x) {
 
 ggml_tensor* Builder::rows(const Tensor& x) {
   constexpr std::int64_t kEnough = 256;
-  require(x.storage != nullptr, "this operator takes tensors with elements");
+  require(x.numel() > 0, "this operator takes tensors with elements");
   std::int64_t inner = 1;
   int axis = x.rank() - 1;
   for (; axis >= 0 && inner < kEnough; --axis) inner *= x.shape[axis];
@@ -124,13 +124,14 @@ ggml_tensor* Builder::rows(const Tensor& x) {
 }
 
 ggml_tensor* Builder::last_axis_rows(const Tensor& x) {
-  require(x.rank() > 0 && x.storage != nullptr, "this operator takes tensors with elements and a last axis");
+  require(x.rank() > 0 && x.numel() > 0, "this operator takes tensors with elements and a last axis");
   const std::int64_t inner = x.shape.back();
   return raw(*contiguous(x).view({x.numel() / inner, inner}));
 }
 
 Tensor Builder::contiguous(const Tensor& x) {
-  if (x.storage == nullptr || x.is_contiguous()) {
+  if (x.numel() == 0) return whole(nullptr, x.dtype, x.shape);
+  if (x.is_contiguous()) {
     Tensor out = x;
     out.strides = contiguous_strides(x.shape, x.item_size());
     return out;
@@ -142,7 +143,7 @@ Tensor Builder::contiguous(const Tensor& x) {
 }
 
 Tensor Builder::copy(const Tensor& x) {
-  if (x.storage == nullptr) return x;
+  if (x.numel() == 0) return whole(nullptr, x.dtype, x.shape);
   Dims shape = x.shape;
   std::vector<Dims> strides{x.strides};
   coalesce(shape, strides);
@@ -200,7 +201,7 @@ Tensor Builder::cat(const std::vector<Tensor>& tensors, int dim) {
 Tensor Builder::cast(const Tensor& x, ScalarType dtype) {
   require(is_float(x.dtype) && is_float(dtype), "cast: only among float32, float16 and bfloat16");
   if (x.dtype == dtype) return x;
-  if (x.storage == nullptr) return whole(nullptr, dtype, x.shape);
+  if (x.numel() == 0) return whole(nullptr, dtype, x.shape);
   return whole(append(ggml_cast(context(), rows(x), storage_type(dtype)), static_cast<double>(x.numel())), dtype,
                x.shape);
 }
@@ -507,8 +508,9 @@ std::vector<Tensor> Builder::append_custom(const kernels::KernelInfo& info, cons
 
   ggml_tensor* node = nullptr;
   if (in_place != nullptr) {
-    node = ggml_custom_inplace(context(), sources[0], sources.data(), static_cast<int>(sources.size()), run_custom,
-                               GGML_N_TASKS_MAX, call.get());
+    // ggml puts the tensor that is written before the others.
+    node = ggml_custom_inplace(context(), sources[0], sources.data() + 1, static_cast<int>(sources.size()) - 1,
+                               run_custom, GGML_N_TASKS_MAX, call.get());
     results[0].origin = in_place->origin;
   } else {
     const bool one = outputs.size() == 1;

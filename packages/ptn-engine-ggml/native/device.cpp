@@ -5,6 +5,7 @@
 
 #include <cstdio>
 #include <stdexcept>
+#include <utility>
 
 namespace ptn {
 namespace {
@@ -57,6 +58,11 @@ std::vector<DeviceInfo> list_devices() {
 
 AbortGuard::AbortGuard() { ++guards; }
 AbortGuard::~AbortGuard() { --guards; }
+
+AbortPause::AbortPause(bool active) {
+  if (active) std::swap(suspended_, guards);
+}
+AbortPause::~AbortPause() { guards += suspended_; }
 
 void init_ggml() {
   ggml_set_abort_callback(on_abort);

@@ -29,6 +29,18 @@ class AbortGuard {
   AbortGuard& operator=(const AbortGuard&) = delete;
 };
 
+// Suspends the calling thread's guards, where `active`.
+class AbortPause {
+ public:
+  explicit AbortPause(bool active);
+  ~AbortPause();
+  AbortPause(const AbortPause&) = delete;
+  AbortPause& operator=(const AbortPause&) = delete;
+
+ private:
+  int suspended_ = 0;
+};
+
 // Installs the abort callback and silences ggml's log below errors. Called once when the module is loaded.
 void init_ggml();
 

@@ -25,27 +25,33 @@ void Executor::allocate() {
 }
 
 void Executor::run(const std::vector<const void*>& inputs, const std::vector<void*>& outputs) {
+  AbortGuard guard;
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     ggml_tensor* storage = this->inputs()[i].storage;
     if (storage != nullptr && storage->buffer != nullptr) {
       ggml_backend_tensor_set(storage, inputs[i], 0, ggml_nbytes(storage));
     }
   }
-  errors_.reset();
-  if (ggml_graph_n_nodes(graph_) > 0) {
-    builder_->stream()->set_abort_flag(has_failed, &errors_);
-    const ggml_status status = ggml_backend_graph_compute(backend_, graph_);
-    if (errors_.failed()) {
-      if (errors_.kind() == kernels::ErrorKind::kIndexOutOfRange) throw IndexOutOfRange(errors_.message());
-      throw std::runtime_error(errors_.message());
-    }
-    if (status != GGML_STATUS_SUCCESS) throw std::runtime_error(ggml_status_to_string(status));
-  }
+  if (ggml_graph_n_nodes(graph_) > 0) compute();
   for (std::size_t i = 0; i < outputs.size(); ++i) {
     const Tensor& output = outputs_[i];
     if (output.storage == nullptr) continue;
     ggml_backend_tensor_get(output.storage, outputs[i], static_cast<std::size_t>(output.offset), output.nbytes());
   }
+}
+
+void Executor::compute() {
+  Stream& stream = *builder_->stream();
+  errors_.reset();
+  stream.set_abort_flag(has_failed, &errors_);
+  // An exception on this thread would leave ggml's other threads waiting at a barrier for ever.
+  AbortPause pause(stream.is_cpu() && backend_ != stream.backend(0));
+  const ggml_status status = ggml_backend_graph_compute(backend_, graph_);
+  if (errors_.failed()) {
+    if (errors_.kind() == kernels::ErrorKind::kIndexOutOfRange) throw IndexOutOfRange(errors_.message());
+    throw std::runtime_error(errors_.message());
+  }
+  if (status != GGML_STATUS_SUCCESS) throw std::runtime_error(ggml_status_to_string(status));
 }
 
 }  // namespace ptn

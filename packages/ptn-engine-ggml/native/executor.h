@@ -40,6 +40,7 @@ class Executor {
 
  private:
   void allocate();
+  void compute();
 
   std::shared_ptr<Builder> builder_;
   std::vector<Tensor> outputs_;

@@ -150,6 +150,7 @@ void bind_tensor(py::module_& m) {
       .def_property_readonly("numel", &Tensor::numel)
       .def_property_readonly("is_contiguous", &Tensor::is_contiguous)
       .def_property_readonly("is_constant", [](const Tensor& x) { return x.origin == Origin::kConstant; })
+      .def_property_readonly("is_input", [](const Tensor& x) { return x.origin == Origin::kInput; })
       .def_property_readonly("is_state", [](const Tensor& x) { return x.origin == Origin::kState; })
       .def_property_readonly("memory",
                              [](const Tensor& x) {

@@ -65,10 +65,14 @@ class GraphLowering:
         table = operators()
         for index, node in enumerate(self._nodes):
             self._lower(index, node, table)
-        outputs = [b.contiguous(self._values[value.id]) for value in wanted]
+        outputs = [self._result(self._values[value.id]) for value in wanted]
         if self._update_state:
             outputs = self._assign_states(outputs)
         return _native.Executor(b, outputs, [value.dtype.numpy for value in wanted])
+
+    def _result(self, tensor: Tensor) -> Tensor:
+        """A value as what can be read after the run: an input that no node reads has no memory of its own."""
+        return self._b.copy(tensor) if tensor.is_input else self._b.contiguous(tensor)
 
     def _define_outside(self, wanted: Sequence[Value]) -> None:
         """Constants and state: those that this part reads, or all where it is the whole graph."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from ptn_format.dtypes import ScalarType
 from ptn_runtime.engine import StaticNode, Value
-from ptn_runtime.shapes import infer
+from ptn_runtime.shapes import TensorSpec, infer
 
 from ptn_engine_ggml._native import Builder, Tensor
 from ptn_engine_ggml.lower.common import axis_of, scalar_parameters
@@ -51,8 +51,11 @@ def kernel(
 
 
 def result_type(*operands: Operand) -> ScalarType:
-    """The type that PyTorch computes a binary operator in."""
-    first, second = operands if isinstance(operands[0], Tensor) else operands[::-1]
+    """The type that PyTorch computes a binary operator in; the shapes need not fit."""
+    first, second = (
+        TensorSpec(x.dtype, (1,) if x.rank else ()) if isinstance(x, Tensor) else x
+        for x in (operands if isinstance(operands[0], Tensor) else operands[::-1])
+    )
     return infer("aten.add.Tensor", {"self": first, "other": second})[0].dtype
 
 
@@ -63,7 +66,7 @@ def arithmetic(b: Builder, name: str, x: Operand, y: Operand) -> Tensor:
 
 
 def _arithmetic(b: Builder, name: str, dtype: ScalarType, shape: tuple[int, ...], x: Operand, y: Operand) -> Tensor:
-    if dtype is FLOAT:
+    if dtype is FLOAT and name in ("add", "sub", "mul", "div"):
         fast = _float_arithmetic(b, name, shape, x, y)
         if fast is not None:
             return fast
@@ -177,7 +180,9 @@ def round_decimals(b: Builder, out: Outputs, self: Tensor, decimals: int) -> Ten
         return self
     if decimals == 0:
         return kernel(b, "round", out.dtype, out.shape, out.dtype, self)
-    return kernel(b, "round_decimals", out.dtype, out.shape, out.dtype, self, float(decimals))
+    # The kernel takes the power of ten, negative where it divides by it.
+    power = math.copysign(10.0 ** abs(decimals), decimals)
+    return kernel(b, "round_decimals", out.dtype, out.shape, out.dtype, self, power)
 
 
 @lower("aten.logit.default", "aten.special_logit.default")
