@@ -345,6 +345,14 @@ def test_unknown_option(load_fake: Any, double: Any, fakes: Any) -> None:
     assert str(caught.value) == "engine 'fake' has no option 'thread'. Its options: threads. Did you mean 'threads'?"
 
 
+def test_an_option_whose_value_does_not_fit(load_fake: Any, double: Any, fakes: Any) -> None:
+    engine = fakes.Engine()
+    engine.fail = ValueError("threads must be at least 1")
+    with pytest.raises(EngineError) as caught:
+        load_fake(double, engine=engine, threads=0)
+    assert str(caught.value) == "engine 'fake' does not take threads=0: threads must be at least 1"
+
+
 def test_a_failing_load_frees_everything(load_fake: Any, double: Any, fakes: Any) -> None:
     engine = fakes.Engine()
 

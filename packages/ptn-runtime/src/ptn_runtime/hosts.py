@@ -56,7 +56,7 @@ def acquire_host(engine: Engine, device: Device, options: Mapping[str, Any]) -> 
     """A hold on the host for `engine`, `device` and `options`, which is brought up on first use.
 
     Raises:
-        EngineError: an option is not known; the text lists those that are.
+        EngineError: an option is not known (the text lists those that are), or its value does not fit.
         DeviceError: the device does not come up.
     """
     check_options(engine, options)
@@ -67,9 +67,19 @@ def acquire_host(engine: Engine, device: Device, options: Mapping[str, Any]) -> 
             shared.users += 1
             if not shared.gone:
                 return HostLease(shared)
-        shared = _Shared(engine.create_host(device, **options), key, users=1)
+        shared = _Shared(_create_host(engine, device, options), key, users=1)
         _hosts[key] = shared
         return HostLease(shared)
+
+
+def _create_host(engine: Engine, device: Device, options: Mapping[str, Any]) -> EngineHost:
+    try:
+        return engine.create_host(device, **options)
+    except (TypeError, ValueError) as error:
+        if not options:
+            raise
+        given = ", ".join(f"{name}={value!r}" for name, value in options.items())
+        raise EngineError(f"engine '{engine.name}' does not take {given}: {error}") from error
 
 
 def check_options(engine: Engine, options: Mapping[str, Any]) -> None:

@@ -128,7 +128,7 @@ def _print_constants(package: Package, everything: bool) -> None:
     total = sum(row[3] for row in rows)
     aliases = len(package.constant_keys) - len(rows)
     also = f"; {aliases} more name{'s' if aliases != 1 else ''} share their bytes" if aliases else ""
-    print(f"\nconstants: {len(rows)}, {format_bytes(total)}{also}")
+    print(f"\nconstants: {len(rows)}, {format_bytes(total)}{also}" if rows else "\nconstants: none")
     shown = rows if everything else rows[:SHOWN]
     cells = [
         (key, f"{dtype}{shape}", format_bytes(size), f"{100 * size / total if total else 0:.1f}%", quant or "")
