@@ -159,7 +159,7 @@ def coverage(session: nox.Session) -> None:
 @nox.session
 def lint(session: nox.Session) -> None:
     """Check style, formatting, the import rules between packages, and that all versions agree."""
-    session.install("ruff>=0.15", "clang-format>=18", "import-linter>=2.1")
+    session.install("ruff>=0.17,<0.18", "clang-format>=23,<24", "import-linter>=2.1")
     session.run("ruff", "check", ".")
     session.run("ruff", "format", "--check", ".")
     sources = [str(p) for p in sorted(PACKAGES.glob("*/native/**/*")) if p.suffix in {".cpp", ".h"}]
