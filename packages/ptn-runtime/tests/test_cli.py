@@ -247,9 +247,7 @@ def test_internal_errors(ptn: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_bench(ptn: Any) -> None:
-    code, out, _ = ptn(
-        "bench", COUNTER, "--random", "--engine", "reference", "--engine", "reference@cpu", "--repeat", "3"
-    )
+    code, out, _ = ptn("bench", COUNTER, "--engine", "reference", "--engine", "reference@cpu", "--repeat", "3")
     assert code == 0
     lines = out.splitlines()
     assert lines[0] == "forward, inputs: x float32[1]"

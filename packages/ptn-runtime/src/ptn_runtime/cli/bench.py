@@ -31,10 +31,13 @@ def add_command(commands: Any) -> None:
     parser: argparse.ArgumentParser = commands.add_parser(
         "bench",
         help="time a method, on several engines side by side",
-        description="Times calls of a method. Several engines take turns call by call, and are compared to the first.",
+        description=(
+            "Times calls of a method on given or made-up inputs. Several engines take turns call by call, "
+            "and are compared to the first."
+        ),
     )
     parser.add_argument("package", help="a .ptn file")
-    add_input_arguments(parser)
+    add_input_arguments(parser, made_up=True)
     parser.add_argument(
         "--engine",
         metavar="NAME[@DEVICE]",

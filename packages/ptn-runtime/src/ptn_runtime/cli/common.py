@@ -113,8 +113,8 @@ def parse_options(texts: Sequence[str]) -> dict[str, Any]:
     return options
 
 
-def add_input_arguments(parser: argparse.ArgumentParser) -> None:
-    """Input files, `--random`, `--sizes`, `--seed`, `--high`, `--method`."""
+def add_input_arguments(parser: argparse.ArgumentParser, made_up: bool = False) -> None:
+    """Input files, `--random`, `--sizes`, `--seed`, `--high`, `--method`; with `made_up` without asking for it."""
     parser.add_argument(
         "inputs",
         nargs="*",
@@ -125,7 +125,9 @@ def add_input_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--random",
         action="store_true",
-        help="make up the inputs that no file gives: normal floats, integers 0 and 1, bools true",
+        default=made_up,
+        help="make up the inputs that no file gives: normal floats, integers 0 and 1, bools true"
+        + (" (always on here)" if made_up else ""),
     )
     parser.add_argument(
         "--sizes",
