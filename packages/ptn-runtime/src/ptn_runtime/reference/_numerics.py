@@ -12,6 +12,7 @@ from ptn_runtime.reference.registry import Array, Number
 from ptn_runtime.shapes._promotion import result_type
 
 __all__ = [
+    "at",
     "cast",
     "common_type",
     "finish",
@@ -106,3 +107,8 @@ def lowest(dtype: np.dtype[Any], *, highest: bool = False) -> Any:
         return highest
     info = np.iinfo(dtype)
     return info.max if highest else info.min
+
+
+def at(*index: Any) -> Any:
+    """The index `array[index]` as a tuple; numpy's stubs take no tuple of unknown length."""
+    return index

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from ptn_runtime.reference._numerics import finish, widen
+from ptn_runtime.reference._numerics import at, finish, widen
 from ptn_runtime.reference.registry import Array, Outputs, kernel
 from ptn_runtime.shapes._broadcast import per_axis
 from ptn_runtime.shapes.conv import patch_grid
@@ -40,7 +40,7 @@ def padded(x: Array, padding: Sequence[int], value: float = 0) -> Array:
     )
     inner = tuple(slice(max(p, 0), p + n if p > 0 else None) for n, p in zip(x.shape[lead:], padding, strict=True))
     source = tuple(slice(max(-p, 0), n + p if p < 0 else None) for n, p in zip(x.shape[lead:], padding, strict=True))
-    grown[..., *inner] = x[..., *source]
+    grown[at(..., *inner)] = x[at(..., *source)]
     return grown
 
 
@@ -50,7 +50,7 @@ def patches(
     """Gathers windows: padded [N, C, *sizes] gives [N, C, *kernel_size, *windows]."""
     columns = np.empty((*x.shape[:2], *kernel_size, *windows), x.dtype)
     for place, where in taps(kernel_size, windows, stride, dilation):
-        columns[:, :, *place] = x[..., *where]
+        columns[at(slice(None), slice(None), *place)] = x[at(..., *where)]
     return columns
 
 
@@ -77,8 +77,8 @@ def _depthwise(x: Array, w: Array, windows: Sizes, stride: Sizes, dilation: Size
     ones = (1,) * len(windows)
     result = np.zeros((batch, channels, multiple, *windows), x.dtype)
     for place, where in taps(kernel_size, windows, stride, dilation):
-        weights = rows[:, :, *place].reshape(channels, multiple, *ones)
-        result += x[:, :, None, *where] * weights
+        weights = rows[at(slice(None), slice(None), *place)].reshape(channels, multiple, *ones)
+        result += x[at(slice(None), slice(None), None, *where)] * weights
     return result.reshape(batch, channels * multiple, *windows)
 
 
@@ -96,8 +96,9 @@ def _transposed(x: Array, w: Array, sizes: Sizes, stride: Sizes, padding: Sizes,
     result = np.zeros((batch, groups * per_group, *full), x.dtype)
     if spread.size:
         for place, where in taps(kernel_size, windows, stride, dilation):
-            result[..., *where] += spread[:, :, *place]
-    return result[..., *[slice(p, p + size) for p, size in zip(padding, sizes, strict=True)]]
+            result[at(..., *where)] += spread[at(slice(None), slice(None), *place)]
+    inner = at(..., *[slice(p, p + size) for p, size in zip(padding, sizes, strict=True)])
+    return np.asarray(result[inner])
 
 
 def _convolution(
@@ -198,6 +199,6 @@ def col2im(
     full = tuple(n + 2 * p for n, p in zip(output_size, pads, strict=True))
     result = np.zeros((*out.shape[:-2], *full), columns.dtype)
     for (i, j), where in taps(sizes, windows, steps, spreads):
-        result[..., *where] += columns[..., i, j, :, :]
+        result[at(..., *where)] += columns[..., i, j, :, :]
     inner = tuple(slice(p, p + n) for n, p in zip(output_size, pads, strict=True))
-    return finish(result[..., *inner], out.dtype)
+    return finish(result[at(..., *inner)], out.dtype)

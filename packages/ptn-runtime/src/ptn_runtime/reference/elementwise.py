@@ -187,7 +187,7 @@ def signbit(out: Outputs, self: Array) -> Array:
 
 @kernel("aten.logical_not.default")
 def logical_not(out: Outputs, self: Array) -> Array:
-    return ~truth(self)
+    return np.logical_not(truth(self), out=np.empty(out.shape, np.bool_))
 
 
 def truth(value: Array) -> Array:
@@ -349,6 +349,8 @@ def pow_scalar(out: Outputs, self: Array, exponent: Number) -> Array:
         -2.0: lambda: 1 / (base * base),
     }
     known = special.get(float(exponent))
+    if out.dtype is ScalarType.HALF and abs(exponent) == 0.5:
+        known = None  # of half PyTorch takes no root here
     return finish(known() if known else np.power(base, operand(exponent, out.dtype)), out.dtype)
 
 
@@ -359,11 +361,14 @@ def _binary(function: Function) -> Callable[[Outputs, Array, Operand], Array]:
     return run
 
 
+_Named = tuple[tuple[str, ...], Function]
+
+
 def _xlogy(x: Array, y: Array) -> Array:
     return np.where(np.isnan(y), y, np.where(x == 0, np.zeros((), x.dtype), x * np.log(y)))
 
 
-for _names, _function in (
+_BINARY: tuple[_Named, ...] = (
     (("aten.atan2.default",), np.arctan2),
     (("aten.hypot.default",), np.hypot),
     (("aten.copysign.Tensor", "aten.copysign.Scalar"), np.copysign),
@@ -376,7 +381,8 @@ for _names, _function in (
     (("aten.fmin.default",), np.fmin),
     (("aten.gcd.default",), np.gcd),
     (("aten.lcm.default",), np.lcm),
-):
+)
+for _names, _function in _BINARY:
     kernel(*_names)(_binary(_function))
 
 
@@ -434,7 +440,7 @@ def _shift_right(x: Array, count: Array) -> Array:
     return np.asarray(np.right_shift(x, np.where(outside, bits - 1, count).astype(x.dtype)))
 
 
-for _names, _function in (
+_BITWISE: tuple[_Named, ...] = (
     (("aten.bitwise_and.Tensor", "aten.bitwise_and.Scalar"), np.bitwise_and),
     (("aten.bitwise_or.Tensor", "aten.bitwise_or.Scalar"), np.bitwise_or),
     (("aten.bitwise_xor.Tensor", "aten.bitwise_xor.Scalar"), np.bitwise_xor),
@@ -456,22 +462,19 @@ for _names, _function in (
         ),
         _shift_right,
     ),
-):
+)
+for _names, _function in _BITWISE:
     kernel(*_names)(_binary(_function))
 
 
-for _name, _function in {
-    "and": np.logical_and,
-    "or": np.logical_or,
-    "xor": np.logical_xor,
-}.items():
+def _logical(function: Function) -> Callable[[Outputs, Array, Array], Array]:
+    def run(out: Outputs, self: Array, other: Array) -> Array:
+        return np.asarray(function(truth(self), truth(other)))
 
-    def _logical(function: Function) -> Callable[[Outputs, Array, Array], Array]:
-        def run(out: Outputs, self: Array, other: Array) -> Array:
-            return np.asarray(function(truth(self), truth(other)))
+    return run
 
-        return run
 
+for _name, _function in {"and": np.logical_and, "or": np.logical_or, "xor": np.logical_xor}.items():
     kernel(f"aten.logical_{_name}.default")(_logical(_function))
 
 

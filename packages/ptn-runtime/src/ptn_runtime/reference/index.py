@@ -249,9 +249,8 @@ def _reduced_into(target: Array, where: tuple[Any, ...], values: Array, reduce: 
         counts = np.ones(target.shape, np.int64) if include_self else np.zeros(target.shape, np.int64)
         np.add.at(counts, where, 1)
         counts = np.maximum(counts, 1)
-        return (
-            target / counts.astype(target.dtype) if target.dtype.kind == "f" else target // counts.astype(target.dtype)
-        )
+        divide = np.divide if target.dtype.kind == "f" else np.floor_divide
+        return np.asarray(divide(target, counts.astype(target.dtype)))
     return target
 
 
@@ -321,7 +320,7 @@ def scatter_reduce(
 
 @kernel("aten.take.default")
 def take(out: Outputs, self: Array, index: Array) -> Array:
-    return self.reshape(-1)[checked(index, self.size, 0, negative=True)].reshape(out.shape)
+    return self.reshape(-1).take(checked(index.reshape(-1), self.size, 0, negative=True)).reshape(out.shape)
 
 
 @kernel("aten.put.default")
@@ -354,7 +353,7 @@ def nonzero(out: Outputs, self: Array) -> Array:
 @kernel("aten.masked_select.default")
 def masked_select(out: Outputs, self: Array, mask: Array) -> Array:
     shape = np.broadcast_shapes(self.shape, mask.shape)
-    return np.broadcast_to(self, shape)[np.broadcast_to(mask, shape)]
+    return np.asarray(np.broadcast_to(self, shape)[np.broadcast_to(mask, shape)])
 
 
 def _written(self: Array, where: Sequence[Any], src: Array) -> Array:

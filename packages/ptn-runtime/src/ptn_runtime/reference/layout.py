@@ -92,7 +92,8 @@ def roll(out: Outputs, self: Array, shifts: Shape, dims: Shape = ()) -> Array:
 
 @kernel("aten.rot90.default")
 def rot90(out: Outputs, self: Array, k: int = 1, dims: Shape = (0, 1)) -> Array:
-    return np.rot90(self, k, dims)
+    first, second = dims
+    return np.rot90(self, k, (first, second))
 
 
 # --- parts ------------------------------------------------------------------------------------------------------
@@ -166,13 +167,13 @@ def unfold(out: Outputs, self: Array, dimension: int, size: int, step: int) -> A
 
 @kernel("aten.tril.default")
 def tril(out: Outputs, self: Array, diagonal: int = 0) -> Array:
-    keep = np.tri(*self.shape[-2:], k=diagonal, dtype=np.bool_)
+    keep = np.tri(self.shape[-2], self.shape[-1], diagonal, np.bool_)
     return np.where(keep, self, np.zeros((), self.dtype))
 
 
 @kernel("aten.triu.default")
 def triu(out: Outputs, self: Array, diagonal: int = 0) -> Array:
-    drop = np.tri(*self.shape[-2:], k=diagonal - 1, dtype=np.bool_)
+    drop = np.tri(self.shape[-2], self.shape[-1], diagonal - 1, np.bool_)
     return np.where(drop, np.zeros((), self.dtype), self)
 
 
@@ -244,14 +245,6 @@ def _pairs(pad: Shape, rank: int) -> list[tuple[int, int]]:
     return [(0, 0)] * (rank - len(named)) + named[::-1]
 
 
-def _cropped(x: Array, pairs: list[tuple[int, int]]) -> tuple[Array, list[tuple[int, int]]]:
-    """Applies negative padding."""
-    where = tuple(
-        slice(max(-before, 0), size - max(-after, 0)) for size, (before, after) in zip(x.shape, pairs, strict=True)
-    )
-    return x[where], [(max(before, 0), max(after, 0)) for before, after in pairs]
-
-
 @kernel("aten.constant_pad_nd.default")
 def constant_pad_nd(out: Outputs, self: Array, pad: Shape, value: Number = 0) -> Array:
     pairs = _pairs(pad, self.ndim)
@@ -259,16 +252,30 @@ def constant_pad_nd(out: Outputs, self: Array, pad: Shape, value: Number = 0) ->
     target = tuple(
         slice(max(before, 0), size - max(after, 0)) for size, (before, after) in zip(out.shape, pairs, strict=True)
     )
-    result[target] = _cropped(self, pairs)[0]
+    source = tuple(
+        slice(max(-before, 0), size - max(-after, 0)) for size, (before, after) in zip(self.shape, pairs, strict=True)
+    )
+    result[target] = self[source]
     return result
 
 
-_MODES: dict[str, Any] = {"reflect": "reflect", "replicate": "edge", "circular": "wrap"}
+def _source_places(size: int, before: int, after: int, mode: str) -> Array:
+    """Which element of an axis each place of the padded axis shows; negative padding crops."""
+    places = np.arange(-before, size + after)
+    if mode == "replicate":
+        return np.clip(places, 0, size - 1)
+    if mode == "circular":  # what is left after cropping repeats
+        first, last = max(-before, 0), size - max(-after, 0)
+        return first + (np.arange(-max(before, 0), last - first + max(after, 0)) % (last - first))
+    places = np.abs(places)
+    return np.where(places >= size, 2 * (size - 1) - places, places)
 
 
 def _padded(self: Array, padding: Shape, mode: str) -> Array:
-    cropped, pairs = _cropped(self, _pairs(padding, self.ndim))
-    return np.pad(cropped, pairs, mode=_MODES[mode])
+    for axis, (before, after) in enumerate(_pairs(padding, self.ndim)):
+        if before or after:
+            self = self.take(_source_places(self.shape[axis], before, after, mode), axis=axis)
+    return self
 
 
 @kernel("aten.reflection_pad1d.default", "aten.reflection_pad2d.default", "aten.reflection_pad3d.default")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ptn_runtime.reference._numerics import finish, lowest, widen
+from ptn_runtime.reference._numerics import at, finish, lowest, widen
 from ptn_runtime.reference.conv import taps
 from ptn_runtime.reference.registry import Array, Outputs, kernel
 from ptn_runtime.shapes._broadcast import per_axis
@@ -34,7 +34,7 @@ def _room(
         for count, s, k, d, n, p in zip(windows, stride, kernels, dilation, sizes, padding, strict=True)
     ]
     grown = np.full((*x.shape[:lead], *full), fill, x.dtype)
-    grown[(..., *(slice(p, p + n) for n, p in zip(sizes, padding, strict=True)))] = x
+    grown[at(..., *[slice(p, p + n) for n, p in zip(sizes, padding, strict=True)])] = x
     return grown
 
 
@@ -65,7 +65,7 @@ def _avg_pool(
     x = _room(widen(self), kernels, windows, strides, pads, ones, 0)
     total = np.zeros(out.shape, x.dtype)
     for _, where in taps(kernels, windows, strides, ones):
-        total += x[(..., *where)]
+        total += x[at(..., *where)]
     if divisor_override is not None:
         divisor = np.asarray(divisor_override)
     else:
@@ -140,11 +140,11 @@ def _max_pool(
     best = np.full(shape, fill, x.dtype)
     index = np.full(shape, -1, np.int64)
     for _, where in taps(kernels, windows, strides, spreads):
-        value, at = room[(..., *where)], positions[where]
+        value, place = room[at(..., *where)], positions[where]
         better = (value > best) | (value != value) | (index < 0)
-        better &= at >= 0
+        better &= place >= 0
         best = np.where(better, value, best)
-        index = np.where(better, at, index)
+        index = np.where(better, place, index)
     return best, index
 
 
@@ -158,7 +158,7 @@ def _max_values(
     room = _room(x, kernels, windows, strides, pads, spreads, lowest(x.dtype))
     best: Array | None = None
     for _, where in taps(kernels, windows, strides, spreads):
-        value = room[(..., *where)]
+        value = room[at(..., *where)]
         best = value if best is None else np.maximum(best, value)
     assert best is not None
     return np.ascontiguousarray(finish(best, out.dtype))
@@ -274,7 +274,7 @@ def _max_windows(x: Array, sizes: Sequence[int]) -> tuple[Array, Array]:
         shape = [1] * (2 * rank)
         shape[axis], shape[rank + axis] = places.shape
         grid.append(places.reshape(shape))
-    values = x[(..., *grid)].reshape(*x.shape[:-rank], *sizes, -1)
+    values = x[at(..., *grid)].reshape(*x.shape[:-rank], *sizes, -1)
     where = np.broadcast_to(flat[tuple(grid)].reshape(*sizes, -1), values.shape)
     best = values.argmax(axis=-1)
     missing = values != values

@@ -314,7 +314,7 @@ def quantize_per_channel_group(
     quant_min: int,
     quant_max: int,
     dtype: ScalarType,
-    group_size: int = 128,
+    group_size: int,
 ) -> Array:
     rows = widen(input).reshape(-1, group_size)
     scaled = np.rint(rows * (1 / widen(scales).reshape(-1, 1)) + zero_points.reshape(-1, 1))

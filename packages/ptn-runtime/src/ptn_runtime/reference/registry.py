@@ -101,7 +101,7 @@ def _described(value: Any) -> Any:
     return value
 
 
-def check_results(op: str, specs: Sequence[TensorSpec], results: Sequence[Array]) -> None:
+def check_results(op: str, specs: Sequence[TensorSpec], results: Sequence[Any]) -> None:
     """Raises `TypeError` where a kernel's results are not what the shape rule says: one of the two has a fault."""
     if len(specs) != len(results):
         raise TypeError(f"the kernel of {op} gives {len(results)} results, its shape rule says {len(specs)}")

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ptn_runtime.reference._numerics import finish, widen
+from ptn_runtime.reference._numerics import at, finish, widen
 from ptn_runtime.reference.registry import Array, Outputs, kernel
 
 Sizes = tuple[int, ...]
@@ -71,9 +71,9 @@ def _source_places(size: int, count: int, align_corners: bool, scale: float | No
     """Where each result element lies on the source axis; may be negative or beyond the end."""
     at = np.arange(count, dtype=dtype)
     if align_corners:
-        return at * dtype.type((size - 1) / (count - 1) if count > 1 else 0)
+        return np.asarray(at * dtype.type((size - 1) / (count - 1) if count > 1 else 0))
     step = dtype.type(1.0 / scale) if scale is not None and scale > 0 else dtype.type(size) / dtype.type(count)
-    return step * (at + dtype.type(0.5)) - dtype.type(0.5)
+    return np.asarray(step * (at + dtype.type(0.5)) - dtype.type(0.5))
 
 
 def _mix(x: Array, axis: int, places: Sequence[Array], weights: Sequence[Array]) -> Array:
@@ -103,10 +103,10 @@ def cubic_weights(t: Array) -> tuple[Array, Array, Array, Array]:
     a = t.dtype.type(-0.75)
 
     def near(d: Array) -> Array:
-        return ((a + 2) * d - (a + 3)) * d * d + 1
+        return np.asarray(((a + 2) * d - (a + 3)) * d * d + 1)
 
     def far(d: Array) -> Array:
-        return ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
+        return np.asarray(((a * d - 5 * a) * d + 8 * a) * d - 4 * a)
 
     return far(t + 1), near(t), near(1 - t), far(2 - t)
 
@@ -161,13 +161,8 @@ def _keys(d: Array) -> Array:
 def _register_smooth(name: str, rank: int, resize: Callable[..., Array]) -> None:
     def run(out: Outputs, x: Array, align_corners: bool, scales: Sequence[float | None]) -> Array:
         x = widen(x)
-        if x.dtype.kind != "f":
-            x = x.astype(np.float64)
         for axis in range(x.ndim - 1, 1, -1):
             x = resize(x, axis, out.shape[axis], align_corners, scales[axis - 2])
-        if not out.dtype.is_floating_point:
-            low, high = np.iinfo(out.dtype.numpy).min, np.iinfo(out.dtype.numpy).max
-            x = np.clip(np.rint(x), low, high)
         return finish(np.ascontiguousarray(x), out.dtype)
 
     @kernel(f"aten.{name}.vec")
@@ -228,7 +223,7 @@ def _sampled(input: Array, places: Sequence[Array]) -> Array:
         inside &= (place >= 0) & (place < size)
         safe.append(np.where((place >= 0) & (place < size), place, 0).astype(np.int64))
     batch = np.arange(input.shape[0]).reshape(-1, *(1,) * (places[0].ndim - 1))
-    values = np.moveaxis(input[(batch, slice(None), *safe)], -1, 1)
+    values = np.moveaxis(input[at(batch, slice(None), *safe)], -1, 1)
     return np.where(inside[:, None], values, np.zeros((), input.dtype))
 
 

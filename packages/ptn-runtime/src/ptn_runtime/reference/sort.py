@@ -13,7 +13,7 @@ def order(x: Array, axis: int, descending: bool) -> Array:
     if not descending:
         return np.asarray(np.argsort(x, axis=axis, kind="stable"))
     backwards = np.argsort(np.flip(x, axis), axis=axis, kind="stable")
-    return x.shape[axis] - 1 - np.flip(backwards, axis)
+    return np.asarray(x.shape[axis] - 1 - np.flip(backwards, axis))
 
 
 def _sorted(self: Array, dim: int, descending: bool) -> tuple[Array, Array]:

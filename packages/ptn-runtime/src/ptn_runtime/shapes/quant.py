@@ -302,7 +302,7 @@ def quantize_per_channel_group(
     quant_min: int,
     quant_max: int,
     dtype: ScalarType,
-    group_size: int = 128,
+    group_size: int,
 ) -> TensorSpec:
     _require_groups(input, group_size)
     return TensorSpec(ScalarType(dtype), input.shape)

@@ -25,6 +25,13 @@ def scaled_sizes(sizes: Sequence[int], output_size: Sizes | None, scale_factors:
     return tuple(math.floor(float(size) * scale) for size, scale in zip(sizes, scale_factors, strict=True))
 
 
+def _interpolated(input: Tensor, output_size: Sizes | None, scale_factors: Scales | None = None) -> TensorSpec:
+    if not input.dtype.is_floating_point:
+        # PyTorch interpolates uint8 in fixed point, with roundings that depend on the processor.
+        raise ValueError(f"expected a floating-point image, got {input.dtype.torch_name}; cast it first")
+    return _resized(input, output_size, scale_factors)
+
+
 def _resized(input: Tensor, output_size: Sizes | None, scale_factors: Scales | None = None) -> TensorSpec:
     if len(input.shape) not in (3, 4, 5):
         raise ValueError(f"expected [N, C, ...], got {list(input.shape)}")
@@ -56,7 +63,7 @@ def upsample_nearest_vec(input: Tensor, output_size: Sizes | None, scale_factors
 def upsample_linear_vec(
     input: Tensor, output_size: Sizes | None, align_corners: bool, scale_factors: Scales | None
 ) -> TensorSpec:
-    return _resized(input, output_size, scale_factors)
+    return _interpolated(input, output_size, scale_factors)
 
 
 @shape_rule("aten.upsample_nearest1d.default", "aten._upsample_nearest_exact1d.default")
@@ -84,7 +91,7 @@ def upsample_nearest3d(
 
 @shape_rule("aten.upsample_linear1d.default")
 def upsample_linear1d(self: Tensor, output_size: Sizes, align_corners: bool, scales: float | None = None) -> TensorSpec:
-    return _resized(self, output_size)
+    return _interpolated(self, output_size)
 
 
 @shape_rule(
@@ -100,7 +107,7 @@ def upsample_bilinear2d(
     scales_h: float | None = None,
     scales_w: float | None = None,
 ) -> TensorSpec:
-    return _resized(self, output_size)
+    return _interpolated(self, output_size)
 
 
 @shape_rule("aten.upsample_trilinear3d.default")
@@ -112,7 +119,7 @@ def upsample_trilinear3d(
     scales_h: float | None = None,
     scales_w: float | None = None,
 ) -> TensorSpec:
-    return _resized(self, output_size)
+    return _interpolated(self, output_size)
 
 
 @shape_rule("aten.grid_sampler_2d.default", "aten.grid_sampler_3d.default", "aten.grid_sampler.default")
