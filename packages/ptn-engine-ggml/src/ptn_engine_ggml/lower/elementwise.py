@@ -74,7 +74,7 @@ def _arithmetic(b: Builder, name: str, dtype: ScalarType, shape: tuple[int, ...]
 
 
 def _float_arithmetic(b: Builder, name: str, shape: tuple[int, ...], x: Operand, y: Operand) -> Tensor | None:
-    """ggml's own operator where it is exact and not slow."""
+    """What ggml itself does, where that is exact and not slow."""
     if not isinstance(x, Tensor):
         x, y = y, x
         if name not in ("add", "mul"):
@@ -399,9 +399,7 @@ def addcdiv(b: Builder, out: Outputs, self: Tensor, tensor1: Tensor, tensor2: Te
 
 
 @lower("aten.clamp.default", "aten.clamp.Tensor")
-def clamp(
-    b: Builder, out: Outputs, self: Tensor, min: Operand | None = None, max: Operand | None = None
-) -> Tensor:
+def clamp(b: Builder, out: Outputs, self: Tensor, min: Operand | None = None, max: Operand | None = None) -> Tensor:
     if min is None:
         assert max is not None
         return kernel(b, "minimum", out.dtype, out.shape, out.dtype, self, max)
@@ -430,9 +428,6 @@ def masked_fill(b: Builder, out: Outputs, self: Tensor, mask: Tensor, value: Ope
     return choose(b, out.dtype, out.shape, mask, value, self)
 
 
-def choose(
-    b: Builder, dtype: ScalarType, shape: tuple[int, ...], condition: Tensor, x: Operand, y: Operand
-) -> Tensor:
+def choose(b: Builder, dtype: ScalarType, shape: tuple[int, ...], condition: Tensor, x: Operand, y: Operand) -> Tensor:
     """`x` where `condition`, else `y`."""
     return kernel(b, "where", dtype, shape, dtype, condition, x, y)
-
