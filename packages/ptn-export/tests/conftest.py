@@ -10,7 +10,9 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import ml_dtypes
 import numpy as np
+import ptn_runtime
 import pytest
 import torch
 from ptn_export import NativeProgram, to_native
@@ -141,6 +143,18 @@ def _tensor(array: np.ndarray[Any, Any]) -> torch.Tensor:
     return torch.from_numpy(np.array(array))
 
 
+def _array(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
+    """A copy for the runtime."""
+    if tensor.dtype is torch.bfloat16:
+        return tensor.view(torch.int16).numpy().copy().view(ml_dtypes.bfloat16)
+    return tensor.detach().numpy().copy()
+
+
+def _tensors(value: Any) -> Any:
+    """What the runtime returned, with tensors in the place of arrays."""
+    return pytree.tree_map_only(np.ndarray, _tensor, value)
+
+
 def _bind(signature: Signature, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
     """The flat inputs: every leaf in order that is not fixed."""
     positional = [p for p in signature.parameters if not p.keyword_only]
@@ -167,24 +181,41 @@ def check_module(
     *more: tuple[Any, ...],
     kwargs: Mapping[str, Any] | None = None,
     dynamic_shapes: Any = None,
+    runtime: bool = True,
+    exact: bool = False,
     **tolerance: Any,
 ) -> NativeProgram:
     """Exports `module` and compares calls in sequence with `args`, then each of `more`, with eager PyTorch.
 
-    State that the module keeps is carried from call to call on both sides.
+    The package's graph runs twice: with PyTorch's own operators, and in the runtime on its reference engine. State that
+    the module keeps is carried from call to call on all sides. `runtime=False` is for programs that only a runtime with
+    sizes that depend on data could run. `exact` demands equality, to the bit, of PyTorch's own operators.
     """
     kwargs = kwargs or {}
     with warnings.catch_warnings(action="ignore"):  # PyTorch's own, about its own layers
         exported = torch.export.export(module, args, dict(kwargs), dynamic_shapes=dynamic_shapes)
     native = to_native(exported)
     interpreter = Interpreter(native)
+    file = io.BytesIO()
+    native.save(file)
+    model = ptn_runtime.load(file.getvalue(), engine="reference") if runtime else None
     for call in (args, *more):
+        original = (call, kwargs)
         theirs, ours = copy.deepcopy((call, kwargs)), copy.deepcopy((call, kwargs))
         with torch.no_grad(), warnings.catch_warnings(action="ignore"):
             expected = module(*theirs[0], **theirs[1])
             actual = interpreter.run("forward", ours[0], ours[1])
-        assert_same(actual, expected, **tolerance)
+        assert_same(actual, expected, **({"rtol": 0, "atol": 0} if exact else tolerance))
         assert_same(ours, theirs, **tolerance)  # inputs that the module changes
+        if model is None:
+            continue
+        # Fixed values are no inputs of a package, but may be given again.
+        arrays = pytree.tree_map_only(torch.Tensor, _array, original)
+        actual = model(*arrays[0], **arrays[1])
+        assert_same(_tensors(actual), expected, **tolerance)
+        assert_same(_tensors(arrays), theirs, **tolerance)
+    if model is not None:
+        model.close()
     return native
 
 

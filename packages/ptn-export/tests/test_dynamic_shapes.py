@@ -36,6 +36,37 @@ def test_derived_sizes_have_derived_ranges(check):
     assert [dims(native, name)[0] for name in outputs] == [Dim(2, 32), Dim(3, 48), Dim(5, 35), Dim(3, 48)]
 
 
+class Pairs(nn.Module):
+    def forward(self, x):
+        return torch.cat([x, x]), x[1:], x.reshape(-1, 2)
+
+
+@pytest.mark.parametrize("upper", [8, None])
+@pytest.mark.parametrize(("step", "offset"), [(2, 0), (2, 2), (4, 2)])
+def test_declared_bounds_of_derived_dims_are_kept(check, upper, step, offset):
+    half = torch.export.Dim("half", min=1, max=upper)
+    smallest = step + offset
+    native = check(
+        Pairs(),
+        (torch.randn(4 * step + offset),),
+        (torch.randn(smallest),),
+        (torch.randn(8 * step + offset),),
+        dynamic_shapes=({0: step * half + offset if offset else step * half},),
+    )
+    method = native.program.methods[0]
+    largest = 8 * step + offset if upper else None
+
+    def expected(size):
+        return Dim(size(smallest), size(largest) if largest else -1)
+
+    assert dims(native, "x") == (expected(lambda n: n),)
+    assert [dims(native, name)[0] for name in method.graph.outputs] == [
+        expected(lambda n: 2 * n),
+        expected(lambda n: n - 1),
+        expected(lambda n: n // 2),
+    ]
+
+
 def test_no_upper_bound(check):
     length = torch.export.Dim("length", min=1)
     native = check(nn.ReLU(), (torch.randn(3),), (torch.randn(1000),), dynamic_shapes=({0: length},))
@@ -140,7 +171,7 @@ class Checked(nn.Module):
         count = n.item()
         torch._check(count >= 2)
         torch._check(count <= 4)
-        return x[:count] * 2, count + 1
+        return x * count
 
 
 def test_assertions_on_data_are_kept(check):
@@ -148,8 +179,19 @@ def test_assertions_on_data_are_kept(check):
     nodes = native.program.methods[0].graph.nodes
     checks = [node for node in nodes if node.target == "torch.ops.aten._assert_scalar.default"]
     assert len(checks) == 2
-    outputs = native.program.methods[0].graph.outputs
-    assert dims(native, outputs[0]) == (Dim(2, 4),)
+
+
+class Sliced(nn.Module):
+    def forward(self, x, n):
+        count = n.item()
+        torch._check(count >= 2)
+        torch._check(count <= 4)
+        return x[:count] * 2, count + 1
+
+
+def test_ranges_of_sizes_that_are_read_from_data(check):
+    native = check(Sliced(), (torch.randn(6), torch.tensor(3)), (torch.randn(6), torch.tensor(4)), runtime=False)
+    assert dims(native, native.program.methods[0].graph.outputs[0]) == (Dim(2, 4),)
 
 
 def test_assertions_that_the_ranges_imply_are_dropped():
@@ -171,6 +213,8 @@ class Selection(nn.Module):
 
 
 def test_sizes_that_depend_on_data(check):
-    native = check(Selection(), (torch.tensor([1.0, -1.0, 3.0, 0.0]),), (-torch.ones(4),), (torch.ones(4),))
+    native = check(
+        Selection(), (torch.tensor([1.0, -1.0, 3.0, 0.0]),), (-torch.ones(4),), (torch.ones(4),), runtime=False
+    )
     for name in native.program.methods[0].graph.outputs:
         assert dims(native, name)[0] == Dim(0, 4)
