@@ -267,16 +267,28 @@ def test_check(ptn: Any) -> None:
 
 def test_check_groups_refusals() -> None:
     nodes = [
-        UnsupportedNode("node 'a' (aten.x)", "too big.", ("two",), "aten.x", "forward"),
-        UnsupportedNode("node 'b' (aten.y)", "unknown.", (), "aten.y", "forward"),
-        UnsupportedNode("node 'c' (aten.x)", "too big.", ("two",), "aten.x", "decode"),
+        UnsupportedNode("node 'a' (aten.x)", "too big.", ("two",), "aten.x", "forward", "a", "m.py:1"),
+        UnsupportedNode("node 'b' (aten.y)", "unknown.", (), "aten.y", "forward", "b"),
+        UnsupportedNode("node 'c' (aten.x)", "too big.", ("two",), "aten.x", "decode", "c", "m.py:1"),
+        UnsupportedNode("node 'd' (aten.long)", "too big.", ("two",), "aten.long", "decode", "d"),
+        *[UnsupportedNode("n", "too big.", ("two",), "aten.x", "decode", "e", f"m.py:{i}") for i in range(2, 6)],
     ]
     assert grouped(nodes) == [
-        "  aten.x, 2 nodes: too big.",
+        "  too big.",
+        "    aten.x     6 nodes  m.py:1, m.py:2, m.py:3, and 2 more",
+        "    aten.long   1 node  'd'",
+        "    engines that can: two",
+        "  unknown.",
+        "    aten.y  1 node  'b'",
+        "    engines that can: none of the installed ones",
+    ]
+    assert grouped(nodes[:4], everything=True) == [
+        "  too big.",
         "    forward: node 'a' (aten.x)",
         "    decode: node 'c' (aten.x)",
+        "    decode: node 'd' (aten.long)",
         "    engines that can: two",
-        "  aten.y, 1 node: unknown.",
+        "  unknown.",
         "    forward: node 'b' (aten.y)",
         "    engines that can: none of the installed ones",
     ]

@@ -16,6 +16,7 @@ from ptn_runtime.errors import (
     NoEngineError,
     Refusal,
     UnsupportedMethodError,
+    UnsupportedNode,
 )
 from ptn_runtime.registry import EngineRow
 from ptn_runtime.select import Candidate, choose, match_device, rank
@@ -234,6 +235,16 @@ def test_a_named_engine_that_refuses(program: Any, fakes: Any) -> None:
         "  decode: node 'body' (aten.topk.default) from user.py:7: no sorting. Engines that can: two."
     )
     assert [node.op for node in caught.value.nodes] == ["aten.add.Tensor", "aten.topk.default"]
+
+
+def test_long_refusals_are_cut_short_in_words_only() -> None:
+    nodes = [UnsupportedNode(f"node '{i}'", "no.") for i in range(30)]
+    error = UnsupportedMethodError("e", "forward", nodes)
+    assert len(error.nodes) == 30
+    lines = str(error).splitlines()
+    assert len(lines) == 22
+    assert lines[-1] == "  and 10 more: `nodes` of this error has all, 'ptn check' groups them."
+    assert len(str(UnsupportedMethodError("e", "forward", nodes[:21])).splitlines()) == 22
 
 
 def test_a_named_engine_takes_its_best_device_that_accepts(program: Any, fakes: Any) -> None:

@@ -61,6 +61,7 @@ __all__ = [
     "check_support",
     "initial_graph",
     "refused_nodes",
+    "unsupported",
 ]
 
 Array = npt.NDArray[Any]
@@ -521,7 +522,11 @@ def refused_nodes(engine: Engine, device: Device, graph: StaticGraph) -> Iterato
 
 def check_support(engine: Engine, device: Device, graph: StaticGraph) -> list[UnsupportedNode]:
     """Every node of `graph` and of its nested graphs that `engine` refuses on `device`."""
-    return [
-        UnsupportedNode(node.describe(), support.reason, op=node.op, method=graph.method)
-        for node, support in refused_nodes(engine, device, graph)
-    ]
+    return [unsupported(node, support, graph.method) for node, support in refused_nodes(engine, device, graph)]
+
+
+def unsupported(node: StaticNode, support: Support, method: str) -> UnsupportedNode:
+    """The entry of an error or report for a node that an engine refuses."""
+    return UnsupportedNode(
+        node.describe(), support.reason, op=node.op, method=method, name=node.name, source=node.source
+    )

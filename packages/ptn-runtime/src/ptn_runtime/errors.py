@@ -94,6 +94,8 @@ class UnsupportedNode:
         engines: names of installed engines that can run it.
         op: canonical name of the operator.
         method: the method that the node belongs to.
+        name: the node's name in the file.
+        source: the user's `file:line`, where the file has it.
     """
 
     node: str
@@ -101,6 +103,8 @@ class UnsupportedNode:
     engines: tuple[str, ...] = ()
     op: str = ""
     method: str = ""
+    name: str = ""
+    source: str | None = None
 
     def __str__(self) -> str:
         text = f"{self.node}: {self.reason.rstrip('.')}."
@@ -109,8 +113,12 @@ class UnsupportedNode:
         return text
 
 
+_SHOWN_NODES = 20
+"""Refused nodes that the text of an error lists; its `nodes` have all."""
+
+
 class UnsupportedMethodError(EngineError):
-    """An engine cannot run a method; lists every node that it refuses.
+    """An engine cannot run a method; knows every node that it refuses.
 
     Attributes:
         engine: the engine's name.
@@ -128,7 +136,12 @@ class UnsupportedMethodError(EngineError):
             f"engine '{engine}' cannot run method{'s' if several else ''} "
             f"{', '.join(repr(name.strip()) for name in method.split(','))}: {count} not supported."
         ]
-        lines += [f"  {f'{item.method}: ' if several and item.method else ''}{item}" for item in self.nodes]
+        shown = self.nodes if len(self.nodes) <= _SHOWN_NODES + 1 else self.nodes[:_SHOWN_NODES]
+        lines += [f"  {f'{item.method}: ' if several and item.method else ''}{item}" for item in shown]
+        if len(shown) < len(self.nodes):
+            lines.append(
+                f"  and {len(self.nodes) - len(shown)} more: `nodes` of this error has all, 'ptn check' groups them."
+            )
         super().__init__("\n".join(lines))
 
 

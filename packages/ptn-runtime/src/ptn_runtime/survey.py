@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from ptn_runtime.engine import Device, Engine, ask, initial_graph, refused_nodes
+from ptn_runtime.engine import Device, Engine, ask, initial_graph, refused_nodes, unsupported
 from ptn_runtime.errors import (
     DeviceError,
     EngineError,
@@ -127,7 +127,7 @@ class Survey:
         key = (id(engine), device.id)
         if key not in self._refused:
             self._refused[key] = [
-                (node, UnsupportedNode(node.describe(), support.reason, op=node.op, method=name))
+                (node, unsupported(node, support, name))
                 for name in self._program.methods
                 for node, support in refused_nodes(engine, device, initial_graph(self._program.method(name)))
             ]

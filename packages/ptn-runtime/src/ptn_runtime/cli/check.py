@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from ptn_runtime.survey import Answer
 
 
+SHOWN_PLACES = 3
+
+
 def add_command(commands: Any) -> None:
     """Adds the command to the parser."""
     parser: argparse.ArgumentParser = commands.add_parser(
@@ -23,6 +26,7 @@ def add_command(commands: Any) -> None:
     parser.add_argument("package", help="a .ptn file")
     parser.add_argument("--engine", metavar="NAME", help="ask only this engine")
     parser.add_argument("--device", metavar="ID", help="ask only for this device")
+    parser.add_argument("--all", action="store_true", help="list every refused node")
     parser.set_defaults(run=_run)
 
 
@@ -44,7 +48,7 @@ def _run(arguments: argparse.Namespace) -> int:
             return 1
     print(table([_row(answer) for answer in answers], ["engine", "device", "verdict"]))
     for answer in answers:
-        _print_details(answer)
+        _print_details(answer, arguments.all)
     accepted = [answer for answer in answers if answer.refusal is None]
     if not accepted:
         print("\nNo engine runs every method of this package.")
@@ -65,11 +69,11 @@ def _row(answer: Answer) -> tuple[str, str, str]:
     return answer.engine, device, "not available"
 
 
-def _print_details(answer: Answer) -> None:
+def _print_details(answer: Answer, everything: bool) -> None:
     where = f"{answer.engine}" + (f" on {answer.device.id}" if answer.device is not None else "")
     if answer.refusal is not None and answer.refusal.nodes:
-        print(f"\n{where} refuses:")
-        print("\n".join(grouped(answer.refusal.nodes)))
+        print(f"\n{where} refuses {count_of(len(answer.refusal.nodes), 'node')}:")
+        print("\n".join(grouped(answer.refusal.nodes, everything)))
     elif answer.refusal is not None:
         print(f"\n{where} is not available:\n  {answer.refusal.reason}")
     elif answer.notes:
@@ -77,14 +81,31 @@ def _print_details(answer: Answer) -> None:
         print(table([(f"{count} x", note) for note, count in answer.notes.items()], right=[0]))
 
 
-def grouped(nodes: Sequence[UnsupportedNode]) -> list[str]:
-    """Refused nodes as lines, those of one operator and reason together."""
-    groups: dict[tuple[str, str, tuple[str, ...]], list[UnsupportedNode]] = {}
+def grouped(nodes: Sequence[UnsupportedNode], everything: bool = False) -> list[str]:
+    """Refused nodes as lines: by reason, then by operator, with the places where the user wrote them.
+
+    Args:
+        nodes: the nodes.
+        everything: one line per node instead of one per operator.
+    """
+    reasons: dict[tuple[str, tuple[str, ...]], dict[str, list[UnsupportedNode]]] = {}
     for node in nodes:
-        groups.setdefault((node.op, node.reason, node.engines), []).append(node)
+        reasons.setdefault((node.reason, node.engines), {}).setdefault(node.op, []).append(node)
     lines = []
-    for (op, reason, engines), members in sorted(groups.items(), key=lambda item: -len(item[1])):
-        lines.append(f"  {op}, {count_of(len(members), 'node')}: {reason}")
-        lines += [f"    {node.method}: {node.node}" for node in members]
+    for (reason, engines), operators in sorted(reasons.items(), key=lambda item: -sum(map(len, item[1].values()))):
+        lines.append(f"  {reason}")
+        ordered = sorted(operators.items(), key=lambda item: -len(item[1]))
+        if everything:
+            lines += [f"    {member.method}: {member.node}" for _, members in ordered for member in members]
+        else:
+            rows = [(op, count_of(len(members), "node"), _places(members)) for op, members in ordered]
+            lines += [f"  {line}" for line in table(rows, right=[1]).splitlines()]
         lines.append(f"    engines that can: {', '.join(engines) or 'none of the installed ones'}")
     return lines
+
+
+def _places(nodes: Sequence[UnsupportedNode]) -> str:
+    """Source lines of the nodes, or their names where the file has no source lines."""
+    places = list(dict.fromkeys(node.source or f"'{node.name}'" for node in nodes))
+    more = f", and {len(places) - SHOWN_PLACES} more" if len(places) > SHOWN_PLACES else ""
+    return ", ".join(places[:SHOWN_PLACES]) + more
