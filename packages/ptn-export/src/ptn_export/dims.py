@@ -14,7 +14,7 @@ from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
 __all__ = ["SCALAR_TYPES", "Ranges", "dim_of", "expression_of", "is_static_true", "same_size", "tensor_meta"]
 
 Ranges = Mapping[Any, Any]
-"""The declared range of each symbol: what `ExportedProgram.range_constraints` holds."""
+"""The declared range of each symbol and of each derived axis: what `ExportedProgram.range_constraints` holds."""
 
 _LARGEST_DIM = 2**31 - 1
 
@@ -46,17 +46,43 @@ def dim_of(size: int | torch.SymInt, ranges: Ranges) -> Dim:
 
     Args:
         size: a number or a symbolic size.
-        ranges: declared range of each symbol. A symbol without one has no bounds.
+        ranges: declared range of each symbol, and of axes declared as derived from one. A symbol without one has no
+            bounds.
     """
     expression = expression_of(size)
     if expression is None:
         return Dim(int(size), int(size))
-    bounds = bound_sympy(expression, dict(ranges))
+    known = _with_roots(ranges)
+    bounds = known[expression] if expression in known else bound_sympy(expression, known)
     lower, upper = _finite(bounds.lower), _finite(bounds.upper)
     lower = max(lower or 0, 0)
     if upper is None or upper > _LARGEST_DIM:
         return Dim(min(lower, _LARGEST_DIM), -1)
     return Dim(lower, max(upper, lower))
+
+
+def _with_roots(ranges: Ranges) -> dict[Any, Any]:
+    """`ranges`, where a symbol may take every value that the declared range of an axis derived from it allows.
+
+    For an axis declared as `2 * Dim("h", min=1, max=8)` PyTorch notes `2*s: 2..16`, as declared, but `s: 2..8`,
+    because it never lets a symbol of its own be 1.
+    """
+    known = dict(ranges)
+    for expression, declared in ranges.items():
+        symbols = expression.free_symbols
+        if expression.is_Symbol or len(symbols) != 1:
+            continue
+        (symbol,) = symbols
+        offset, slope = expression.subs(symbol, 0), expression.coeff(symbol)
+        if not slope.is_positive or sympy.expand(slope * symbol + offset - expression) != 0:
+            continue  # a derived axis is `a * symbol + b`
+        lower, upper = declared.lower, declared.upper
+        allowed = ValueRanges(
+            sympy.ceiling((lower - offset) / slope) if lower.is_finite else lower,
+            sympy.floor((upper - offset) / slope) if upper.is_finite else upper,
+        )
+        known[symbol] = known[symbol] | allowed if symbol in known else allowed
+    return known
 
 
 def tensor_meta(tensor: torch.Tensor, ranges: Ranges) -> TensorMeta:
@@ -83,7 +109,7 @@ def is_static_true(condition: Any, ranges: Ranges) -> bool:
         return bool(condition)
     if expression in (sympy.true, sympy.false):
         return expression is sympy.true
-    bounds: ValueRanges[Any] = bound_sympy(expression, dict(ranges))
+    bounds: ValueRanges[Any] = bound_sympy(expression, _with_roots(ranges))
     return bool(bounds.lower == sympy.true)
 
 
