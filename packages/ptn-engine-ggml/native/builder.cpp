@@ -358,13 +358,15 @@ Tensor Builder::mul_mat(const Tensor& weight, const Tensor& input) {
     full[full.size() - 2] = n;
     w = w.expand(full);
     Dims merged = batch;
-    std::vector<Dims> strides{Dims(x.strides.begin(), x.strides.end() - 2), Dims(w.strides.begin(), w.strides.end() - 2)};
+    std::vector<Dims> strides{Dims(x.strides.begin(), x.strides.end() - 2),
+                              Dims(w.strides.begin(), w.strides.end() - 2)};
     coalesce(merged, strides);
     if (merged.size() > 2) {
       x = contiguous(x);
       w = contiguous(w);
       merged = {count};
-      strides = {{m * k * static_cast<std::int64_t>(x.item_size())}, {n * k * static_cast<std::int64_t>(w.item_size())}};
+      strides = {{m * k * static_cast<std::int64_t>(x.item_size())},
+                 {n * k * static_cast<std::int64_t>(w.item_size())}};
     }
     auto regroup = [&](Tensor& t, const Dims& batch_strides, std::int64_t rows_count) {
       Dims sizes = merged, steps = batch_strides;
@@ -380,7 +382,8 @@ Tensor Builder::mul_mat(const Tensor& weight, const Tensor& input) {
     regroup(w, strides[1], n);
   }
   ggml_tensor* node = ggml_mul_mat(context(), raw(w), raw(x));
-  append(node, 2.0 * static_cast<double>(count) * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k));
+  append(node,
+         2.0 * static_cast<double>(count) * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k));
   return whole(node, ScalarType::kFloat, shape);
 }
 
@@ -389,8 +392,8 @@ Tensor Builder::im2col(const Tensor& x, const std::vector<int>& kernel, const st
   require(x.rank() == 4 && x.dtype == ScalarType::kFloat, "im2col takes float32 [N, C, H, W]");
   // Only the kernel's sizes matter to ggml.
   ggml_tensor* sizes = ggml_new_tensor_4d(context(), GGML_TYPE_F32, kernel[1], kernel[0], x.shape[1], 1);
-  ggml_tensor* node = ggml_im2col(context(), sizes, raw(contiguous(x)), stride[1], stride[0], padding[1], padding[0], dilation[1],
-                                  dilation[0], true, GGML_TYPE_F32);
+  ggml_tensor* node = ggml_im2col(context(), sizes, raw(contiguous(x)), stride[1], stride[0], padding[1], padding[0],
+                                  dilation[1], dilation[0], true, GGML_TYPE_F32);
   append(node, static_cast<double>(ggml_nelements(node)));
   return whole(node, ScalarType::kFloat, {node->ne[3], node->ne[2], node->ne[1], node->ne[0]});
 }
@@ -400,9 +403,8 @@ Tensor Builder::conv_2d_depthwise(const Tensor& w, const Tensor& x, const std::v
   require(x.rank() == 4 && w.rank() == 4 && x.dtype == ScalarType::kFloat && w.dtype == ScalarType::kFloat,
           "a depthwise convolution takes float32 of 4 axes");
   require(w.shape[0] == x.shape[1] && w.shape[1] == 1, "a depthwise convolution has one filter per channel");
-  ggml_tensor* node =
-      ggml_conv_2d_dw_direct(context(), raw(contiguous(w)), raw(contiguous(x)), stride[1], stride[0], padding[1],
-                             padding[0], dilation[1], dilation[0]);
+  ggml_tensor* node = ggml_conv_2d_dw_direct(context(), raw(contiguous(w)), raw(contiguous(x)), stride[1], stride[0],
+                                             padding[1], padding[0], dilation[1], dilation[0]);
   append(node, 2.0 * static_cast<double>(ggml_nelements(node)) * static_cast<double>(w.shape[2] * w.shape[3]));
   return whole(node, ScalarType::kFloat, {node->ne[3], node->ne[2], node->ne[1], node->ne[0]});
 }
@@ -561,7 +563,8 @@ bool Builder::depends_on_state(ggml_tensor* node) const {
 ggml_cgraph* Builder::finish() {
   std::size_t size = inputs_.size() + 64;
   for (const ContextPtr& context : contexts_) {
-    for (ggml_tensor* t = ggml_get_first_tensor(context.get()); t != nullptr; t = ggml_get_next_tensor(context.get(), t)) {
+    for (ggml_tensor* t = ggml_get_first_tensor(context.get()); t != nullptr;
+         t = ggml_get_next_tensor(context.get(), t)) {
       size += 1 + GGML_MAX_SRC / 2;
     }
   }

@@ -18,8 +18,8 @@ struct CustomCall {
   std::string op;
   std::vector<kernels::TensorView> inputs;
   std::vector<kernels::TensorView> outputs;
-  std::vector<int> sources;                  // per input the node's source, or -1 where it has no elements
-  std::vector<std::size_t> output_offsets;   // per output its place in the node's memory
+  std::vector<int> sources;                 // per input the node's source, or -1 where it has no elements
+  std::vector<std::size_t> output_offsets;  // per output its place in the node's memory
   std::vector<std::int64_t> ints;
   std::vector<double> floats;
   kernels::KernelCall call;

@@ -105,8 +105,7 @@ ggml_backend_t Stream::add_cpu_backend(int threads) {
   ggml_threadpool_params params = ggml_threadpool_params_default(threads);
   // Waiting threads sleep soon: the processors belong to the host program, not to us.
   params.poll = threads > 1 ? 1 : 0;
-  ggml_threadpool_t pool =
-      cpu_function<decltype(&ggml_threadpool_new)>(device_, "ggml_threadpool_new")(&params);
+  ggml_threadpool_t pool = cpu_function<decltype(&ggml_threadpool_new)>(device_, "ggml_threadpool_new")(&params);
   if (pool == nullptr) {
     ggml_backend_free(backend);
     throw std::runtime_error("ggml's thread pool of " + std::to_string(threads) + " threads does not come up");

@@ -8,7 +8,9 @@ bool has_failed(void* sink) { return static_cast<kernels::ErrorSink*>(sink)->fai
 }  // namespace
 
 Executor::Executor(std::shared_ptr<Builder> builder, std::vector<Tensor> outputs)
-    : builder_(std::move(builder)), outputs_(std::move(outputs)), backend_(builder_->stream()->backend(builder_->work())) {
+    : builder_(std::move(builder)),
+      outputs_(std::move(outputs)),
+      backend_(builder_->stream()->backend(builder_->work())) {
   for (const Tensor& output : outputs_) builder_->keep(output);
   graph_ = builder_->finish();
   allocate();

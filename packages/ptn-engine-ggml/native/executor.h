@@ -36,7 +36,9 @@ class Executor {
   const std::vector<Tensor>& outputs() const { return outputs_; }
   int num_nodes() const { return ggml_graph_n_nodes(graph_); }
   // Bytes of memory for values between nodes.
-  std::size_t buffer_size() const { return allocator_ == nullptr ? 0 : ggml_gallocr_get_buffer_size(allocator_.get(), 0); }
+  std::size_t buffer_size() const {
+    return allocator_ == nullptr ? 0 : ggml_gallocr_get_buffer_size(allocator_.get(), 0);
+  }
 
  private:
   void allocate();

@@ -1,9 +1,8 @@
 // The Python module: everything that the lowerings and engine.py see of native code.
+#include <ggml.h>
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
-
-#include <ggml.h>
 
 #include "builder.h"
 #include "device.h"
@@ -56,13 +55,23 @@ std::vector<OutputSpec> output_specs(const std::vector<std::pair<int, Dims>>& sp
 }
 
 const std::map<std::string, ggml_unary_op>& unary_ops() {
-  static const std::map<std::string, ggml_unary_op> ops{
-      {"abs", GGML_UNARY_OP_ABS},         {"neg", GGML_UNARY_OP_NEG},           {"tanh", GGML_UNARY_OP_TANH},
-      {"relu", GGML_UNARY_OP_RELU},       {"sigmoid", GGML_UNARY_OP_SIGMOID},   {"gelu_erf", GGML_UNARY_OP_GELU_ERF},
-      {"silu", GGML_UNARY_OP_SILU},       {"hardswish", GGML_UNARY_OP_HARDSWISH}, {"hardsigmoid", GGML_UNARY_OP_HARDSIGMOID},
-      {"exp", GGML_UNARY_OP_EXP},         {"expm1", GGML_UNARY_OP_EXPM1},       {"softplus", GGML_UNARY_OP_SOFTPLUS},
-      {"elu", GGML_UNARY_OP_ELU},         {"floor", GGML_UNARY_OP_FLOOR},       {"ceil", GGML_UNARY_OP_CEIL},
-      {"trunc", GGML_UNARY_OP_TRUNC},     {"sgn", GGML_UNARY_OP_SGN}};
+  static const std::map<std::string, ggml_unary_op> ops{{"abs", GGML_UNARY_OP_ABS},
+                                                        {"neg", GGML_UNARY_OP_NEG},
+                                                        {"tanh", GGML_UNARY_OP_TANH},
+                                                        {"relu", GGML_UNARY_OP_RELU},
+                                                        {"sigmoid", GGML_UNARY_OP_SIGMOID},
+                                                        {"gelu_erf", GGML_UNARY_OP_GELU_ERF},
+                                                        {"silu", GGML_UNARY_OP_SILU},
+                                                        {"hardswish", GGML_UNARY_OP_HARDSWISH},
+                                                        {"hardsigmoid", GGML_UNARY_OP_HARDSIGMOID},
+                                                        {"exp", GGML_UNARY_OP_EXP},
+                                                        {"expm1", GGML_UNARY_OP_EXPM1},
+                                                        {"softplus", GGML_UNARY_OP_SOFTPLUS},
+                                                        {"elu", GGML_UNARY_OP_ELU},
+                                                        {"floor", GGML_UNARY_OP_FLOOR},
+                                                        {"ceil", GGML_UNARY_OP_CEIL},
+                                                        {"trunc", GGML_UNARY_OP_TRUNC},
+                                                        {"sgn", GGML_UNARY_OP_SGN}};
   return ops;
 }
 
@@ -166,25 +175,21 @@ void bind_tensor(py::module_& m) {
              std::swap(dims.at(normal_axis(x, dim0)), dims.at(normal_axis(x, dim1)));
              return x.permute(dims);
            })
-      .def("slice",
-           [](const Tensor& x, int dim, std::int64_t start, std::int64_t step, std::int64_t length) {
-             return x.slice(normal_axis(x, dim), start, step, length);
-           })
-      .def("select",
-           [](const Tensor& x, int dim, std::int64_t index) { return x.select(normal_axis(x, dim), index); })
+      .def("slice", [](const Tensor& x, int dim, std::int64_t start, std::int64_t step,
+                       std::int64_t length) { return x.slice(normal_axis(x, dim), start, step, length); })
+      .def("select", [](const Tensor& x, int dim, std::int64_t index) { return x.select(normal_axis(x, dim), index); })
       .def("expand", [](const Tensor& x, const Dims& shape) { return x.expand(shape); })
-      .def("as_strided",
-           [](const Tensor& x, const Dims& shape, const Dims& strides, std::int64_t offset) {
-             return x.as_strided(shape, strides, offset);
-           })
+      .def("as_strided", [](const Tensor& x, const Dims& shape, const Dims& strides,
+                            std::int64_t offset) { return x.as_strided(shape, strides, offset); })
       .def("reinterpret", [](const Tensor& x, int dtype) { return x.reinterpret(scalar_type(dtype)); });
 }
 
 void bind_builder(py::module_& m) {
   py::class_<Builder, std::shared_ptr<Builder>>(m, "Builder")
-      .def(py::init([](std::shared_ptr<Stream> stream, std::shared_ptr<PyWeights> weights, std::shared_ptr<State> state) {
-        return std::make_shared<Builder>(std::move(stream), std::move(weights), std::move(state));
-      }))
+      .def(py::init(
+          [](std::shared_ptr<Stream> stream, std::shared_ptr<PyWeights> weights, std::shared_ptr<State> state) {
+            return std::make_shared<Builder>(std::move(stream), std::move(weights), std::move(state));
+          }))
       .def("set_op", &Builder::set_op)
       .def("input", [](Builder& b, int dtype, const Dims& shape) { return b.input(scalar_type(dtype), shape); })
       .def("constant",
@@ -244,8 +249,8 @@ void bind_builder(py::module_& m) {
               const std::vector<std::pair<int, Dims>>& outputs, std::vector<std::int64_t> ints,
               std::vector<double> floats) {
              AbortGuard guard;
-             return py::tuple(py::cast(
-                 b.custom(name, inputs, output_specs(outputs), std::move(ints), std::move(floats))));
+             return py::tuple(
+                 py::cast(b.custom(name, inputs, output_specs(outputs), std::move(ints), std::move(floats))));
            })
       .def("custom_in_place",
            [](Builder& b, const std::string& name, const std::vector<Tensor>& inputs, std::vector<std::int64_t> ints,
@@ -290,10 +295,8 @@ void bind_rest(py::module_& m) {
              data_of(out, state.tensor(key).nbytes());
              state.read(key, out.mutable_data());
            })
-      .def("write",
-           [](State& state, const std::string& key, const py::array& array) {
-             state.write(key, data_of(array, state.tensor(key).nbytes()));
-           })
+      .def("write", [](State& state, const std::string& key,
+                       const py::array& array) { state.write(key, data_of(array, state.tensor(key).nbytes())); })
       .def("clear", &State::clear);
   py::class_<PyExecutor>(m, "Executor")
       .def(py::init([](std::shared_ptr<Builder> builder, std::vector<Tensor> outputs, std::vector<py::dtype> dtypes) {
@@ -320,7 +323,7 @@ PYBIND11_MODULE(_native, m) {
     return out;
   });
   kernels::bind_kernels(m);
-  py::register_exception<IndexOutOfRange>(m, "IndexOutOfRange", PyExc_IndexError);
+  py::register_exception<IndexOutOfRange>(m, "IndexOutOfRangeError", PyExc_IndexError);
   bind_tensor(m);
   bind_builder(m);
   bind_rest(m);

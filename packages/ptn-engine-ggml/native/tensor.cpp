@@ -72,8 +72,8 @@ Tensor Tensor::as_strided(const Dims& sizes, const Dims& steps, std::int64_t sta
     out.strides[axis] = steps[axis] * item;
     (steps[axis] < 0 ? first : last) += (sizes[axis] - 1) * out.strides[axis];
   }
-  if (out.numel() > 0 && (storage == nullptr || first < 0 ||
-                          last + item > static_cast<std::int64_t>(ggml_nbytes(storage)))) {
+  if (out.numel() > 0 &&
+      (storage == nullptr || first < 0 || last + item > static_cast<std::int64_t>(ggml_nbytes(storage)))) {
     throw std::invalid_argument("as_strided: the window leaves the tensor's memory");
   }
   return out;

@@ -25,8 +25,8 @@ struct Tensor {
   ggml_tensor* storage = nullptr;  // contiguous; null where there are no elements
   ScalarType dtype = ScalarType::kFloat;
   Origin origin = Origin::kNode;
-  Dims shape;             // PyTorch's order: the last axis is the innermost
-  Dims strides;           // bytes, one per axis; 0 where expanded
+  Dims shape;               // PyTorch's order: the last axis is the innermost
+  Dims strides;             // bytes, one per axis; 0 where expanded
   std::int64_t offset = 0;  // bytes from the start of `storage`
 
   int rank() const { return static_cast<int>(shape.size()); }

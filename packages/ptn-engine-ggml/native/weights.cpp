@@ -31,8 +31,7 @@ const Tensor* Weights::find(const std::string& key) const {
   return found == tensors_.end() ? nullptr : &found->second;
 }
 
-bool Weights::add(const std::string& key, ScalarType dtype, const Dims& shape, const void* data,
-                  bool may_stay) {
+bool Weights::add(const std::string& key, ScalarType dtype, const Dims& shape, const void* data, bool may_stay) {
   Tensor value = whole(nullptr, dtype, shape, Origin::kConstant);
   bool in_place = false;
   if (value.numel() > 0) {

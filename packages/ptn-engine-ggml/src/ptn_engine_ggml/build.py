@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+import numpy as np
 from ptn_runtime.engine import Array, EngineBuild, RunResult, StaticGraph, StaticNode, Value
 from ptn_runtime.errors import ClosedError, ExecutionError, IndexOutOfRangeError
-from ptn_runtime.lowering.static import ValueKind
+from ptn_runtime.lowering.static import TensorSpec, ValueKind
 from ptn_runtime.reference.control import OPERATORS as CONTROL_OPERATORS
 from ptn_runtime.reference.registry import KERNELS as REFERENCE_KERNELS
 from ptn_runtime.reference.registry import Outputs as HostOutputs
@@ -59,7 +60,7 @@ def execute(executor: Executor, inputs: Sequence[Array]) -> list[Array]:
     """Runs an executor, with native errors as those of the runtime."""
     try:
         return executor.run(inputs)
-    except _native.IndexOutOfRange as error:
+    except _native.IndexOutOfRangeError as error:
         raise IndexOutOfRangeError(str(error)) from None
     except RuntimeError as error:
         raise ExecutionError(f"ggml failed: {error}") from error
@@ -160,7 +161,7 @@ class Runner:
         known.update((value.id, value) for value in results)
 
     def _host_function(self, node: StaticNode) -> Callable[[dict[int, Array]], tuple[Array, ...]]:
-        out = HostOutputs(node.outputs)
+        out = HostOutputs(TensorSpec(value.dtype, value.shape) for value in node.outputs)
         nested = {
             name: Runner(self._context, arg, list(arg.outputs), update_state=False).run_nested
             for name, arg in node.args.items()
@@ -171,13 +172,11 @@ class Runner:
 
     def run_nested(self, operands: Sequence[Array]) -> tuple[Array, ...]:
         """As `run`, for operators of the host, whose operands may have any strides."""
-        import numpy as np
-
         return tuple(self.run([np.ascontiguousarray(x).reshape(x.shape) for x in operands]))
 
 
 def _call_host(
-    function: Callable[..., tuple[Array, ...]],
+    function: Callable[..., Array | tuple[Array, ...]],
     out: HostOutputs,
     node: StaticNode,
     nested: Mapping[str, Callable[..., tuple[Array, ...]]],
@@ -191,4 +190,5 @@ def _call_host(
             arguments[name] = tuple(values[item.id] if isinstance(item, Value) else item for item in arg)
         else:
             arguments[name] = nested.get(name, arg)
-    return function(out, **arguments)
+    results = function(out, **arguments)
+    return results if isinstance(results, tuple) else (results,)

@@ -58,7 +58,7 @@ class GgmlEngine(Engine):
         self._devices = tuple(sorted(devices, key=lambda device: order[device.kind]))
 
     def devices(self) -> tuple[Device, ...]:
-        """ggml's registry, GPUs first."""
+        """The devices of ggml's registry, GPUs first."""
         return self._devices
 
     def supports(self, node: StaticNode, device: Device) -> Support:

@@ -75,8 +75,8 @@ def _check_release(root: Path) -> None:
     installed = match.group(1) if match else "unknown"
     if ".".join(installed.split(".")[:3]) != SUPPORTED:
         raise EngineLoadError(
-            f"ptn-engine-ggml {__version__} was built with ggml {SUPPORTED} but libggml-python {installed} is installed "
-            f"in {root}. Install the release it was built with: pip install 'libggml-python=={SUPPORTED}.*'"
+            f"ptn-engine-ggml {__version__} was built with ggml {SUPPORTED} but libggml-python {installed} is "
+            f"installed in {root}. Install the release it was built with: pip install 'libggml-python=={SUPPORTED}.*'"
         )
 
 
@@ -96,9 +96,9 @@ def _check_mapped(libraries: Path) -> None:
     for path in _mapped("ggml-base"):
         if not path.exists() or not path.samefile(libraries / path.name):
             raise EngineLoadError(
-                f"ptn-engine-ggml {__version__} was built with ggml {SUPPORTED} but {path}{_release_of(path)} is already "
-                "loaded in this process. Import ptn_runtime before the package that loads it and run the ggml engine "
-                "first, or use separate processes."
+                f"ptn-engine-ggml {__version__} was built with ggml {SUPPORTED} but {path}{_release_of(path)} is "
+                "already loaded in this process. Run the ggml engine before the package that loads it is imported, or use "
+                "separate processes."
             )
 
 

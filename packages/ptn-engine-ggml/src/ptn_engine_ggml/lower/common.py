@@ -18,6 +18,7 @@ __all__ = [
     "call",
     "constant",
     "float32",
+    "last_element",
     "promoted",
     "rounded",
     "scalar_parameters",
@@ -95,3 +96,8 @@ def scalar_tensor(b: Builder, dtype: ScalarType, value: float) -> Tensor:
     if dtype.is_floating_point or dtype is ScalarType.BOOL:
         return constant(b, np.asarray(value).astype(dtype.numpy))
     return constant(b, np.asarray(int(value) & ((1 << 8 * dtype.itemsize) - 1), np.uint64).astype(dtype.numpy))
+
+
+def last_element(size: Any, stride: Any) -> int:
+    """The element, counted from the first, that a window of these sizes and strides reaches furthest."""
+    return sum((n - 1) * step for n, step in zip(size, stride, strict=True))

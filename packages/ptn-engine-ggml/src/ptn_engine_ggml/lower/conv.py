@@ -38,10 +38,10 @@ def windows(
     ]
     row = channels * math.prod(kernel)
     if x.dtype is FLOAT and axes <= 2:
-        flat = [[1, *v] if axes == 1 else list(v) for v in (kernel, stride)]
-        no_pad, no_dilation = ([0, *padding], [1, *dilation]) if axes == 1 else (list(padding), list(dilation))
-        image = b.view(x, (n, channels, 1, x.shape[2])) if axes == 1 else x
-        return b.view(b.im2col(image, *flat, no_pad, no_dilation), (n, math.prod(counts), row)), counts
+        if axes == 1:
+            x = b.view(x, (n, channels, 1, x.shape[2]))
+            kernel, stride, padding, dilation = [1, *kernel], [1, *stride], [0, *padding], [1, *dilation]
+        return b.view(b.im2col(x, kernel, stride, padding, dilation), (n, math.prod(counts), row)), counts
     if any(padding):
         shape = [n, channels, *(size + 2 * p for size, p in zip(x.shape[2:], padding, strict=True))]
         x = padded(b, x, [0, 0, *padding], shape)
@@ -50,9 +50,7 @@ def windows(
     spatial = steps[2:]
     window_steps = [step * s for step, s in zip(spatial, stride, strict=True)]
     element_steps = [step * d for step, d in zip(spatial, dilation, strict=True)]
-    view = x.as_strided(
-        (n, *counts, channels, *kernel), (steps[0], *window_steps, steps[1], *element_steps), 0
-    )
+    view = x.as_strided((n, *counts, channels, *kernel), (steps[0], *window_steps, steps[1], *element_steps), 0)
     return b.view(view, (n, math.prod(counts), row)), counts
 
 
@@ -66,7 +64,7 @@ def convolve(
     dilation: Sizes,
     groups: int,
 ) -> Tensor:
-    """x [N, C, *spatial], weight [O, C / groups, *kernel] -> [N, O, *spatial]; in the operands' type."""
+    """Convolves x [N, C, *spatial], weight [O, C / groups, *kernel] -> [N, O, *spatial]; in the operands' type."""
     kernel = weight.shape[2:]
     channels, filters = x.shape[1], weight.shape[0]
     if groups == channels and len(kernel) == 2 and x.dtype is FLOAT and filters % channels == 0:
@@ -120,15 +118,13 @@ def convolve_transposed(
     dilation: Sizes,
     groups: int,
 ) -> Tensor:
-    """x [N, C, *spatial], weight [C, O / groups, *kernel] -> [N, O, *spatial]; in the operands' type."""
+    """Transposed: x [N, C, *spatial], weight [C, O / groups, *kernel] -> [N, O, *spatial]; in the operands' type."""
     axes = x.rank - 2
     channels, per_group, *kernel = weight.shape
     for axis in range(2, axes + 2):  # zeros between the elements
         x = _spread(b, x, axis, stride[axis - 2])
     before = [d * (k - 1) - p for d, k, p in zip(dilation, kernel, padding, strict=True)]
-    sizes = [
-        size + 2 * edge + extra for size, edge, extra in zip(x.shape[2:], before, output_padding, strict=True)
-    ]
+    sizes = [size + 2 * edge + extra for size, edge, extra in zip(x.shape[2:], before, output_padding, strict=True)]
     x = padded(b, x, [0, 0, *before], [*x.shape[:2], *sizes])
     # [C, O / groups] -> [O, C / groups], every kernel back to front
     w = b.view(weight, (groups, channels // groups, per_group, *kernel)).transpose(1, 2)
@@ -191,9 +187,7 @@ def convolution(
     output_padding: Sizes,
     groups: int,
 ) -> Tensor:
-    return _convolution(
-        b, out, input, weight, bias, stride, padding, dilation, transposed, output_padding, groups
-    )
+    return _convolution(b, out, input, weight, bias, stride, padding, dilation, transposed, output_padding, groups)
 
 
 @lower("aten.conv1d.default", "aten.conv2d.default", "aten.conv3d.default")

@@ -9,7 +9,7 @@ from ptn_format.dtypes import ScalarType
 from ptn_runtime.engine import StaticNode, Value
 
 from ptn_engine_ggml._native import Builder, Tensor
-from ptn_engine_ggml.lower.common import axes_of, axis_of, call, promoted, scalar_tensor
+from ptn_engine_ggml.lower.common import axes_of, axis_of, call, last_element, promoted, scalar_tensor
 from ptn_engine_ggml.lower.registry import Outputs, lower
 
 Sizes = tuple[int, ...]
@@ -275,10 +275,8 @@ def _window_check(node: StaticNode) -> str | None:
     x, size, stride = node.args["self"], node.args["size"], node.args["stride"]
     start = node.args.get("storage_offset") or 0
     assert isinstance(x, Value)
-    assert isinstance(size, tuple)
-    assert isinstance(stride, tuple)
     assert isinstance(start, int)
-    last = start + sum((n - 1) * step for n, step in zip(size, stride, strict=True))  # type: ignore[operator]
+    last = start + last_element(size, stride)
     if start < 0 or last >= x.numel:
         return f"the window reaches elements {start}..{last} of a tensor that has {x.numel}."
     return None

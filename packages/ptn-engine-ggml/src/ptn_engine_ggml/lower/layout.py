@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from ptn_format.dtypes import ScalarType
 from ptn_runtime.engine import StaticNode, Value
 
-from ptn_engine_ggml.lower.common import axes_of, axis_of, call, promoted, scalar_parameters
+from ptn_engine_ggml.lower.common import axes_of, axis_of, call, last_element, promoted, scalar_parameters
 from ptn_engine_ggml.lower.registry import Outputs, lower
 
 if TYPE_CHECKING:
@@ -127,7 +127,13 @@ def select(b: Builder, out: Outputs, self: Tensor, dim: int, index: int) -> Tens
 
 @lower("aten.slice.Tensor")
 def slice_(
-    b: Builder, out: Outputs, self: Tensor, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
+    b: Builder,
+    out: Outputs,
+    self: Tensor,
+    dim: int = 0,
+    start: int | None = None,
+    end: int | None = None,
+    step: int = 1,
 ) -> Tensor:
     axis = axis_of(dim, self.rank)
     first, _, _ = slice(start, end, step).indices(self.shape[axis])
@@ -185,8 +191,8 @@ def _as_strided_check(node: StaticNode) -> str | None:
     assert isinstance(x, Value)
     size, stride = node.args["size"], node.args["stride"]
     start = node.args.get("storage_offset") or 0
-    assert isinstance(size, tuple) and isinstance(stride, tuple) and isinstance(start, int)
-    last = start + sum((n - 1) * step for n, step in zip(size, stride, strict=True))  # type: ignore[operator]
+    assert isinstance(start, int)
+    last = start + last_element(size, stride)
     if start < 0 or last >= x.numel:
         return f"the window reaches elements {start}..{last} of a tensor that has {x.numel}."
     return None
@@ -223,9 +229,7 @@ def triu(b: Builder, out: Outputs, self: Tensor, diagonal: int = 0) -> Tensor:
 
 
 @lower("aten.repeat.default", "aten.tile.default")
-def repeat(
-    b: Builder, out: Outputs, self: Tensor, repeats: Sizes | None = None, dims: Sizes | None = None
-) -> Tensor:
+def repeat(b: Builder, out: Outputs, self: Tensor, repeats: Sizes | None = None, dims: Sizes | None = None) -> Tensor:
     counts = repeats if repeats is not None else dims
     assert counts is not None
     rank = len(out.shape)

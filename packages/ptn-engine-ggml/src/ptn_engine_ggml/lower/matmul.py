@@ -101,7 +101,7 @@ def _number_check(node: StaticNode) -> str | None:
 
 
 def _add_to_product(b: Builder, out: Outputs, self: Tensor, y: Tensor, beta: Any, alpha: Any) -> Tensor:
-    """beta * self + alpha * y; self is ignored where beta is 0, as in PyTorch."""
+    """Gives `beta * self + alpha * y`; self is ignored where beta is 0, as in PyTorch."""
     if alpha != 1:
         y = scaled(b, y, alpha)
     if beta == 0:
@@ -119,9 +119,7 @@ def scaled(b: Builder, x: Tensor, factor: Any) -> Tensor:
 
 
 @lower("aten.addmm.default", empty=True, check=_number_check)
-def addmm(
-    b: Builder, out: Outputs, self: Tensor, mat1: Tensor, mat2: Tensor, beta: Any = 1, alpha: Any = 1
-) -> Tensor:
+def addmm(b: Builder, out: Outputs, self: Tensor, mat1: Tensor, mat2: Tensor, beta: Any = 1, alpha: Any = 1) -> Tensor:
     return _add_to_product(b, out, self, product(b, mat1, mat2.transpose(0, 1)), beta, alpha)
 
 

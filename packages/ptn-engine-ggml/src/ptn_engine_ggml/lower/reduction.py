@@ -113,9 +113,7 @@ def linalg_vector_norm(
 
 
 @lower("aten.norm.Scalar", "aten.norm.ScalarOpt_dim", check=_number_check, empty=True)
-def norm(
-    b: Builder, out: Outputs, self: Tensor, p: Any = 2, dim: Axes = None, keepdim: bool = False
-) -> Tensor:
+def norm(b: Builder, out: Outputs, self: Tensor, p: Any = 2, dim: Axes = None, keepdim: bool = False) -> Tensor:
     return call(b, "reduction.norm", (self,), out, _axes(dim), (2.0 if p is None else float(p),))  # type: ignore[no-any-return]
 
 
