@@ -328,6 +328,8 @@ def _integer_power(base: Array, exponent: Array) -> Array:
 
 @kernel("aten.pow.Tensor_Tensor", "aten.pow.Scalar")
 def pow_(out: Outputs, self: Operand, exponent: Operand) -> Array:
+    if isinstance(self, np.ndarray) and isinstance(exponent, np.ndarray) and not exponent.ndim and self.ndim:
+        return pow_scalar(out, self, exponent.item())
     base, power = operand(self, out.dtype), operand(exponent, out.dtype)
     if not out.dtype.is_floating_point:
         return finish(_integer_power(base, power), out.dtype)
@@ -350,7 +352,8 @@ def pow_scalar(out: Outputs, self: Array, exponent: Number) -> Array:
     }
     known = special.get(float(exponent))
     if out.dtype is ScalarType.HALF and abs(exponent) == 0.5:
-        known = None  # of half PyTorch takes no root here
+        # For half PyTorch takes the power after all; numpy would turn it into a root by itself.
+        return finish(np.where(np.isneginf(base), np.inf if exponent > 0 else 0.0, np.power(base, exponent)), out.dtype)
     return finish(known() if known else np.power(base, operand(exponent, out.dtype)), out.dtype)
 
 
