@@ -65,6 +65,14 @@ def test_shapes_change_and_builds_are_cached(load_fake: Any, double: Any) -> Non
         model(np.ones(4, np.float32))
 
 
+def test_methods_without_inputs(load_fake: Any, fakes: Any) -> None:
+    model = load_fake(fakes.Method("forward", (), lambda i, _: [np.float32([1, 2])]))
+    np.testing.assert_array_equal(model(), [1, 2])
+    with pytest.raises(InputError, match=r"takes 0 positional arguments \(\), got 1"):
+        model(1)
+    assert str(model.describe()).splitlines()[1] == "  inputs: none"
+
+
 def test_default_method(load_fake: Any, fakes: Any) -> None:
     x = fakes.tensor("x", ScalarType.FLOAT, 2)
     one = fakes.Method("encode", (x,), lambda i, _: [i[0] + 1])

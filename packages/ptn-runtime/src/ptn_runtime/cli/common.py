@@ -197,13 +197,17 @@ def _read_files(info: MethodInfo, texts: Sequence[str]) -> dict[str, np.ndarray[
         name, equals, path = text.partition("=")
         if equals and name in names:
             found[name] = _load(path)
+        elif equals and not Path(text).exists():
+            raise InputError(f"{text}: method '{info.name}' has no input '{name}'. Its inputs: {', '.join(names)}.")
         elif Path(text).suffix == ".npz":
             found.update(_read_npz(text, names))
         elif place < len(names):
             found[names[place]] = _load(text)
             place += 1
         else:
-            raise InputError(f"{text}: method '{info.name}' takes only {len(names)} inputs: {', '.join(names)}.")
+            raise InputError(
+                f"{text}: method '{info.name}' takes only {count_of(len(names), 'input')}: {', '.join(names)}."
+            )
     return {item.name: _as_bfloat16(item, found[item.name]) for item in info.inputs if item.name in found}
 
 
