@@ -56,7 +56,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: Sequence[pytest.
     for pattern, reason in reasons.items():
         if not isinstance(reason, str) or not reason.strip():
             raise pytest.UsageError(f"{path}: '{pattern}' needs a reason")
-        found = [item for item in items if fnmatch.fnmatchcase(item.name, pattern)]
+        literal_brackets = pattern.replace("[", "[[]")  # test ids are full of them; only * and ? are special
+        found = [item for item in items if fnmatch.fnmatchcase(item.name, literal_brackets)]
         if not found:
             raise pytest.UsageError(f"{path}: '{pattern}' names no test")
         for item in found:

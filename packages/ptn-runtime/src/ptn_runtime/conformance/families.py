@@ -6,25 +6,9 @@ import importlib
 from collections.abc import Iterator
 
 from ptn_runtime.conformance.case import Case
+from ptn_runtime.shapes import FAMILIES
 
-__all__ = ["CASE_FAMILIES", "all_cases"]
-
-CASE_FAMILIES = (
-    "elementwise",
-    "matmul",
-    "conv",
-    "pool",
-    "norm",
-    "attention",
-    "reduction",
-    "index",
-    "layout",
-    "sort",
-    "resample",
-    "create",
-    "cast",
-    "quant",
-)
+__all__ = ["all_cases"]
 
 
 def all_cases() -> Iterator[Case]:
@@ -34,7 +18,7 @@ def all_cases() -> Iterator[Case]:
         ValueError: two cases of one operator have the same name.
     """
     seen: set[str] = set()
-    for family in CASE_FAMILIES:
+    for family in FAMILIES:
         module = importlib.import_module(f"ptn_runtime.conformance.{family}")
         for case in module.cases():
             if str(case) in seen:

@@ -158,6 +158,8 @@ def more_norms() -> Iterator[Case]:
     own = {**instance, "running_mean": None, "running_var": None, "use_input_stats": True}
     yield Case("aten.instance_norm.default", "of the input", own, constants=WEIGHTS)
     yield Case("aten.native_dropout.default", "inference", {"input": x, "p": 0.5, "train": False})
+    drop = {"input": np.ones((40, 5), np.float32), "p": 0.5, "train": True}
+    yield Case("aten.native_dropout.default", "training", drop, compare="form", within=(0.0, 2.5))
 
 
 def cases() -> Iterator[Case]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TypeAlias
 
 import numpy as np
 from ptn_format.dtypes import ScalarType
@@ -25,6 +25,7 @@ from ptn_format.graph import (
     Output,
     OutputKind,
     OutputSpec,
+    OutputValueKind,
     Program,
     TensorArg,
     TensorMeta,
@@ -33,7 +34,10 @@ from ptn_format.package import write_package
 
 from ptn_runtime.conformance.case import Array, floats
 
-__all__ = ["MethodBuilder", "affine", "counter", "echo", "lookup", "pack"]
+__all__ = ["Given", "MethodBuilder", "affine", "counter", "echo", "lookup", "pack", "static_meta"]
+
+Given: TypeAlias = Argument | str | int | None
+"""An argument of a node: the name of a tensor, an integer, None, or any argument as the file has it."""
 
 
 @dataclass
@@ -58,26 +62,43 @@ class MethodBuilder:
         self.inputs.append(name)
         return self._placeholder(name)
 
-    def constant(self, name: str, array: Array) -> str:
-        """A parameter stored under its own name."""
-        self.constants.append(NamedTensorRef(name, name, _static(array), InputKind.PARAMETER))
+    def constant(self, name: str, array: Array, meta: TensorMeta | None = None) -> str:
+        """A parameter stored under its own name; `meta` where its bytes are packed."""
+        self.constants.append(NamedTensorRef(name, name, meta or static_meta(array), InputKind.PARAMETER))
         return self._placeholder(name)
 
     def state(self, name: str, initial: Array, *, has_data: bool) -> str:
         """A buffer that the method changes; without data it starts as zeros."""
         if has_data:
-            self.constants.append(NamedTensorRef(name, name, _static(initial), InputKind.BUFFER, mutated=True))
+            self.constants.append(NamedTensorRef(name, name, static_meta(initial), InputKind.BUFFER, mutated=True))
         else:
             self.buffers.append(MutableBufferSpec(name, name))
-            self.metas[name] = _static(initial)
+            self.metas[name] = static_meta(initial)
         return self._placeholder(name)
 
-    def call(builder, name: str, op: str, meta: TensorMeta, /, **arguments: str | int | None) -> str:  # noqa: N805
-        """A node; strings are tensors. (`self` is a name of operators' arguments here.)"""
-        inputs = tuple(NamedArgument(key, _argument(value)) for key, value in arguments.items())
-        builder.nodes.append(Node(name, OpKind.CALL_FUNCTION, f"torch.ops.{op}", inputs, (Output(name),)))
+    def call(builder, name: str, op: str, meta: TensorMeta, /, **arguments: Given) -> str:  # noqa: N805
+        """A node with a tensor result; strings are tensors. (`self` is a name of operators' arguments here.)"""
+        builder._node(name, op, arguments, (Output(name),))
         builder.metas[name] = meta
         return name
+
+    def call_many(builder, metas: Mapping[str, TensorMeta], op: str, /, **arguments: Given) -> None:  # noqa: N805
+        """A node with several tensor results: their names and types."""
+        builder._node(next(iter(metas)), op, arguments, tuple(Output(name) for name in metas))
+        builder.metas.update(metas)
+
+    def scalar(builder, name: str, op: str, kind: OutputValueKind, /, **arguments: Given) -> str:  # noqa: N805
+        """A node whose result is a Python scalar; refer to it by `FloatArg(ref=name)` and its like."""
+        builder._node(name, op, arguments, (Output(name, kind),))
+        return name
+
+    def check(builder, name: str, op: str, /, **arguments: Given) -> None:  # noqa: N805
+        """A node without results."""
+        builder._node(name, op, arguments, ())
+
+    def _node(self, name: str, op: str, arguments: Mapping[str, Given], outputs: tuple[Output, ...]) -> None:
+        inputs = tuple(NamedArgument(key, _argument(value)) for key, value in arguments.items())
+        self.nodes.append(Node(name, OpKind.CALL_FUNCTION, f"torch.ops.{op}", inputs, outputs))
 
     def update(self, state: str, value: str) -> None:
         """Makes `value` the new contents of `state`."""
@@ -88,12 +109,16 @@ class MethodBuilder:
         spec = OutputSpec(value) if isinstance(value, str) else None
         self.results.append((_argument(value), spec))
 
+    def graph(self) -> Graph:
+        """The nodes as a graph, which may be nested in another one."""
+        output = Node("output", OpKind.OUTPUT, inputs=tuple(NamedArgument(None, arg) for arg, _ in self.results))
+        names = tuple(spec.name for _, spec in self.results if spec is not None)
+        return Graph((*self.nodes, output), tuple(self.inputs), names, self.metas)
+
     def build(self) -> Method:
         """The finished method."""
-        output = Node("output", OpKind.OUTPUT, inputs=tuple(NamedArgument(None, arg) for arg, _ in self.results))
         specs = tuple(spec for _, spec in self.results if spec is not None)
-        graph = Graph((*self.nodes, output), tuple(self.inputs), tuple(spec.name for spec in specs), self.metas)
-        return Method(self.name, graph, tuple(self.constants), specs, tuple(self.buffers))
+        return Method(self.name, self.graph(), tuple(self.constants), specs, tuple(self.buffers))
 
 
 def pack(methods: Sequence[Method], constants: Mapping[str, Array]) -> bytes:
@@ -127,16 +152,16 @@ def counter() -> bytes:
     add.state("count", start, has_data=True)
     add.state("total", total, has_data=False)
     add.input("x", 2)
-    add.call("new_count", "aten.add.Scalar", _static(start), self="count", other=1)
-    add.call("new_total", "aten.add.Tensor", _static(total), self="total", other="x")
+    add.call("new_count", "aten.add.Scalar", static_meta(start), self="count", other=1)
+    add.call("new_total", "aten.add.Tensor", static_meta(total), self="total", other="x")
     add.update("count", "new_count")
     add.update("total", "new_total")
     add.result("new_total")
     read = MethodBuilder("read")
     read.state("count", start, has_data=True)
     read.state("total", total, has_data=False)
-    read.call("now_count", "aten.clone.default", _static(start), self="count")
-    read.call("now_total", "aten.clone.default", _static(total), self="total")
+    read.call("now_count", "aten.clone.default", static_meta(start), self="count")
+    read.call("now_total", "aten.clone.default", static_meta(total), self="total")
     read.result("now_count")
     read.result("now_total")
     return pack([add.build(), _as_reader(read).build()], {"count": start})
@@ -174,11 +199,14 @@ def _as_reader(method: MethodBuilder) -> MethodBuilder:
     return method
 
 
-def _static(array: Array) -> TensorMeta:
+def static_meta(array: Array) -> TensorMeta:
+    """Element type and shape of an array, every axis static."""
     return TensorMeta(ScalarType.from_numpy(array.dtype), tuple(Dim(size, size) for size in array.shape))
 
 
-def _argument(value: Any) -> Argument:
+def _argument(value: Given) -> Argument:
     if isinstance(value, str):
         return TensorArg(value)
-    return NoneArg() if value is None else IntArg(value)
+    if isinstance(value, int):
+        return IntArg(value)
+    return NoneArg() if value is None else value

@@ -18,7 +18,7 @@ import ptn_runtime
 from ptn_runtime.conformance import programs
 from ptn_runtime.conformance.case import Array, floats
 from ptn_runtime.engine import API_VERSION, EngineContext
-from ptn_runtime.errors import ClosedError, IndexOutOfRangeError, InputError
+from ptn_runtime.errors import ClosedError, IndexOutOfRangeError, InputError, StateError
 from ptn_runtime.lowering.program import LoweredProgram
 from ptn_runtime.registry import registry
 
@@ -258,6 +258,27 @@ def test_context_state_and_fork(context: Callable[[bytes], EngineContext]) -> No
         second.close()
     add.execute()
     np.testing.assert_array_equal(first.read_state("total"), [2, 4])
+
+
+def test_a_closed_context_refuses_work(context: Callable[[bytes], EngineContext]) -> None:
+    created = context(programs.counter())
+    executable = created.compile("add")
+    created.close()
+    created.close()
+    with pytest.raises(ClosedError):
+        executable.run([np.zeros(2, np.float32)])
+    with pytest.raises(ClosedError):
+        created.compile("add")
+    with pytest.raises(ClosedError):
+        created.read_state("total")
+
+
+def test_a_state_that_is_not_there_is_an_error_that_lists_those_that_are(
+    context: Callable[[bytes], EngineContext],
+) -> None:
+    created = context(programs.counter())
+    with pytest.raises(StateError, match=r"'nothing'.*count, total"):
+        created.read_state("nothing")
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads the resident size from /proc (Linux)")
