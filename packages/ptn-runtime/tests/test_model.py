@@ -68,8 +68,10 @@ def test_shapes_change_and_builds_are_cached(load_fake: Any, double: Any) -> Non
 def test_methods_without_inputs(load_fake: Any, fakes: Any) -> None:
     model = load_fake(fakes.Method("forward", (), lambda i, _: [np.float32([1, 2])]))
     np.testing.assert_array_equal(model(), [1, 2])
-    with pytest.raises(InputError, match=r"takes 0 positional arguments \(\), got 1"):
+    with pytest.raises(InputError, match=r"method 'forward' takes no arguments, got 1\."):
         model(1)
+    with pytest.raises(InputError, match=r"method 'forward' has no input 'x'\. Its inputs: none\."):
+        model(x=1)
     assert str(model.describe()).splitlines()[1] == "  inputs: none"
 
 

@@ -196,10 +196,11 @@ class Binder:
         if len(args) > len(self._positional):
             names = ", ".join(p.name for p in self._positional)
             keywords = ", ".join(p.name for p in self._parameters if p.keyword_only)
+            count = len(self._positional)
+            takes = f"{count} positional argument{'s' if count != 1 else ''} ({names})" if count else "no arguments"
             raise InputError(
-                f"method '{self._method}' takes {len(self._positional)} positional "
-                f"argument{'s' if len(self._positional) != 1 else ''} ({names}), got {len(args)}"
-                f"{f'; by keyword only: {keywords}' if keywords else ''}."
+                f"method '{self._method}' takes {takes}{' by position' if keywords and not count else ''}, "
+                f"got {len(args)}{f'; by keyword only: {keywords}' if keywords else ''}."
             )
         given = {parameter.name: value for parameter, value in zip(self._positional, args, strict=False)}
         for name, value in kwargs.items():

@@ -245,8 +245,8 @@ class _Caller:
         """Binds, runs, writes mutated inputs back and puts the results into their structure."""
         written: Sequence[tuple[int, Array]] = ()
         arrays: Sequence[Array]
-        flat = self._in_order(args, kwargs) if kwargs and self._flat_count >= 0 else args
-        if len(flat) == self._flat_count and self._ready(flat):
+        flat = args if not kwargs else self._in_order(args, kwargs)
+        if flat is not None and len(flat) == self._flat_count and self._ready(flat):
             arrays = flat
         else:
             arrays, written = self._binder.bind(args, kwargs)
@@ -270,11 +270,11 @@ class _Caller:
             except NotImplementedError as error:
                 raise ExecutionError(f"engine '{self._engine}' cannot profile: {error}.") from error
 
-    def _in_order(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Sequence[Any]:
-        """Positional and named arguments in the order of the inputs; nothing where they are not exactly those."""
+    def _in_order(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Sequence[Any] | None:
+        """Positional and named arguments in the order of the parameters; None where they are not exactly those."""
         names = self._names[len(args) :]
         if len(names) != len(kwargs) or any(name not in kwargs for name in names):
-            return ()
+            return None
         return [*args, *[kwargs[name] for name in names]]
 
     def _ready(self, args: Sequence[Any]) -> bool:
