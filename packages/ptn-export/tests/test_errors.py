@@ -183,6 +183,17 @@ def test_random_operators_are_a_warning():
         to_native(export(Model(), torch.ones(3)))
 
 
+def test_inputs_that_were_one_tensor_are_a_warning():
+    class Model(nn.Module):
+        def forward(self, x, y, z=None):
+            return x + 2 * y
+
+    x = torch.ones(3)
+    with pytest.warns(ExportWarning, match=r"inputs x, y were one and the same tensor .* reads only y"):
+        to_native(export(Model(), x, x))
+    to_native(export(Model(), x, x.clone(), x + 1))
+
+
 def test_eval_mode_is_silent():
     model = nn.Sequential(
         nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Dropout(0.5), nn.Flatten(), nn.Linear(8, 4), nn.RReLU()

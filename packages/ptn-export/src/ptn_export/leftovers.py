@@ -1,4 +1,4 @@
-"""Finds what a model that was exported in training mode leaves in the graph."""
+"""Finds what is legal in a graph but probably a mistake: training mode, random numbers, inputs that were one tensor."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections import Counter
 import torch
 from torch import fx
 from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind
+from torch.utils import _pytree as pytree
 
 from ptn_export.passes import bodies
 from ptn_export.source import source_of
@@ -39,6 +41,28 @@ def leftovers(program: ExportedProgram) -> list[str]:
         )
     if random:
         remarks.append(f"the model draws random numbers, so no two runs are alike: {_list(random)}.")
+    return [*remarks, *_merged_inputs(program)]
+
+
+def _merged_inputs(program: ExportedProgram) -> list[str]:
+    """Inputs that PyTorch took for one, because the same tensor was the example for both: it reads only one of them."""
+    if program.example_inputs is None:
+        return []
+    leaves = pytree.tree_leaves(program.example_inputs)
+    placeholders = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
+    names = [spec.arg.name for spec in program.graph_signature.input_specs if spec.kind is InputKind.USER_INPUT]
+    groups: dict[int, list[str]] = {}
+    for leaf, name in zip(leaves, names, strict=False):
+        if isinstance(leaf, torch.Tensor):
+            groups.setdefault(id(leaf), []).append(name)
+    remarks = []
+    for group in groups.values():
+        read = [name for name in group if placeholders[name].users]
+        if len(group) > 1 and len(read) == 1:
+            remarks.append(
+                f"the inputs {', '.join(group)} were one and the same tensor at the export, and the graph reads only "
+                f"{read[0]} in the place of all. Give each its own example tensor (`.clone()`)."
+            )
     return remarks
 
 
