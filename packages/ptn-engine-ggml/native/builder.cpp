@@ -137,7 +137,9 @@ Tensor Builder::contiguous(const Tensor& x) {
     return out;
   }
   if (x.origin == Origin::kConstant) {
-    if (const Tensor* made = weights_->contiguous(x)) return *made;
+    // A copy lives as long as what it was made of: literals go with this graph, and another may get their addresses.
+    Weights& owner = weights_->owns(x.storage) ? *weights_ : literals_;
+    if (const Tensor* made = owner.contiguous(x)) return *made;
   }
   return copy(x);
 }

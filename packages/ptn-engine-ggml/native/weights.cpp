@@ -38,6 +38,7 @@ bool Weights::add(const std::string& key, ScalarType dtype, const Dims& shape, c
     contexts_.push_back(new_context(1));
     value.storage = new_storage(contexts_.back().get(), storage_type(dtype), shape);
     ggml_set_name(value.storage, key.c_str());
+    storages_.insert(value.storage);
     in_place = may_stay && add_in_place(value.storage, data, value.nbytes());
     if (!in_place) add_copy(value.storage, data, value.nbytes());
   }
@@ -115,6 +116,7 @@ const Tensor* Weights::contiguous(const Tensor& window) {
   Tensor value = whole(nullptr, window.dtype, window.shape, Origin::kConstant);
   contexts_.push_back(new_context(1));
   value.storage = new_storage(contexts_.back().get(), storage_type(window.dtype), window.shape);
+  storages_.insert(value.storage);
   add_copy(value.storage, copy.data(), copy.size());
   return &(tensors_[key] = std::move(value));
 }

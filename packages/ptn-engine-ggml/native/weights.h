@@ -6,6 +6,7 @@
 
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -39,7 +40,9 @@ class Weights {
   // copy. Returns whether it stayed in place (only where `may_stay`): then the caller keeps `data` alive as long as
   // this object.
   bool add(const std::string& key, ScalarType dtype, const Dims& shape, const void* data, bool may_stay = true);
-  // The contents of a window on a constant, made contiguous once. Host devices only: null elsewhere.
+  // Whether this object brought `storage` in.
+  bool owns(const ggml_tensor* storage) const { return storages_.count(storage) != 0; }
+  // The contents of a window on one of these constants, made contiguous once. Host devices only: null elsewhere.
   const Tensor* contiguous(const Tensor& window);
 
   std::size_t bytes_in_place() const { return bytes_in_place_; }
@@ -51,6 +54,7 @@ class Weights {
 
   ggml_backend_dev_t device_;
   std::map<std::string, Tensor> tensors_;
+  std::set<const ggml_tensor*> storages_;
   std::vector<ContextPtr> contexts_;
   std::vector<BufferPtr> buffers_;
   std::size_t bytes_in_place_ = 0;
