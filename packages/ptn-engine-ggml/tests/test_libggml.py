@@ -55,8 +55,8 @@ def test_another_copy_in_the_process_is_refused(tmp_path: Path) -> None:
     )
     result = python(code)
     assert result.stdout.strip() == (
-        f"ptn-engine-ggml {__version__} was built with ggml {libggml.SUPPORTED} but {foreign} is already loaded in this "
-        "process. Run the ggml engine before the package that loads it is imported, or use separate processes."
+        f"ptn-engine-ggml {__version__} was built with ggml {libggml.SUPPORTED} but {foreign} is already loaded in "
+        "this process. Run the ggml engine before the package that loads it is imported, or use separate processes."
     ), result.stderr
 
 

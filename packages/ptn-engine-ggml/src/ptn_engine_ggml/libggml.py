@@ -97,8 +97,8 @@ def _check_mapped(libraries: Path) -> None:
         if not path.exists() or not path.samefile(libraries / path.name):
             raise EngineLoadError(
                 f"ptn-engine-ggml {__version__} was built with ggml {SUPPORTED} but {path}{_release_of(path)} is "
-                "already loaded in this process. Run the ggml engine before the package that loads it is imported, or use "
-                "separate processes."
+                "already loaded in this process. Run the ggml engine before the package that loads it is imported, or "
+                "use separate processes."
             )
 
 

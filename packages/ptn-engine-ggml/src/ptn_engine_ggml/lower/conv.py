@@ -228,3 +228,20 @@ def im2col(
     x = self if self.rank == 4 else b.view(self, (1, *self.shape))
     rows, _ = windows(b, x, *(_per_axis(v, 2) for v in (kernel_size, stride, padding, dilation)))
     return b.view(rows.transpose(1, 2), out.shape)
+
+
+@lower("aten.col2im.default")
+def col2im(
+    b: Builder,
+    out: Outputs,
+    self: Tensor,
+    output_size: Sizes,
+    kernel_size: Sizes,
+    dilation: Sizes,
+    padding: Sizes,
+    stride: Sizes,
+) -> Tensor:
+    x = self if self.rank == 3 else b.view(self, (1, *self.shape))
+    shape = out.shape if len(out.shape) == 4 else (1, *out.shape)
+    ints = [n for values in (kernel_size, dilation, padding, stride) for n in _per_axis(values, 2)]
+    return b.view(b.custom("conv.col2im", (x,), [(int(out.dtype), shape)], ints, ())[0], out.shape)

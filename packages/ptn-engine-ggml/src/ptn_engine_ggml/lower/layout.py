@@ -39,6 +39,7 @@ def alias(b: Builder, out: Outputs, self: Tensor, **_: Any) -> Tensor:
     "aten.squeeze.dim",
     "aten.squeeze.dims",
     "aten.unsqueeze.default",
+    "aten._local_scalar_dense.default",
 )
 def view(b: Builder, out: Outputs, self: Tensor, **_: Any) -> Tensor:
     return b.view(self, out.shape)

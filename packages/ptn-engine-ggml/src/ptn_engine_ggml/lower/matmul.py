@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from ptn_format.dtypes import ScalarType
 from ptn_runtime.engine import StaticNode, Value
 
-from ptn_engine_ggml.lower.common import float32, rounded
-from ptn_engine_ggml.lower.elementwise import arithmetic
+from ptn_engine_ggml.lower.common import axis_of, constant, float32, promoted, rounded
+from ptn_engine_ggml.lower.elementwise import arithmetic, kernel
 from ptn_engine_ggml.lower.registry import FLOATS, Outputs, lower
 
 if TYPE_CHECKING:
@@ -48,8 +49,6 @@ def _exact_product(b: Builder, x: Tensor, w: Tensor) -> Tensor:
 
 def zeros(b: Builder, dtype: ScalarType, shape: tuple[int, ...]) -> Tensor:
     """A tensor of zeros that takes the memory of one element."""
-    import numpy as np
-
     return b.literal(int(dtype), (), np.zeros((), dtype.numpy)).expand(shape)
 
 
@@ -102,6 +101,8 @@ def _number_check(node: StaticNode) -> str | None:
 
 def _add_to_product(b: Builder, out: Outputs, self: Tensor, y: Tensor, beta: Any, alpha: Any) -> Tensor:
     """Gives `beta * self + alpha * y`; self is ignored where beta is 0, as in PyTorch."""
+    if not out.dtype.is_floating_point:
+        alpha, beta = _as_integer(alpha, out.dtype), _as_integer(beta, out.dtype)
     if alpha != 1:
         y = scaled(b, y, alpha)
     if beta == 0:
@@ -109,6 +110,11 @@ def _add_to_product(b: Builder, out: Outputs, self: Tensor, y: Tensor, beta: Any
     bias = self if beta == 1 else scaled(b, float32(b, self) if self.dtype in FLOATS else self, beta)
     y = plus(b, y, bias)
     return rounded(b, y, out.dtype)
+
+
+def _as_integer(factor: Any, dtype: ScalarType) -> int | bool:
+    """A factor of integers or bools, which PyTorch converts to their type."""
+    return bool(factor) if dtype is ScalarType.BOOL else int(factor)
 
 
 def scaled(b: Builder, x: Tensor, factor: Any) -> Tensor:
@@ -151,3 +157,55 @@ def addmv(b: Builder, out: Outputs, self: Tensor, mat: Tensor, vec: Tensor, beta
 def addr(b: Builder, out: Outputs, self: Tensor, vec1: Tensor, vec2: Tensor, beta: Any = 1, alpha: Any = 1) -> Tensor:
     y = product(b, b.view(vec1, (vec1.numel, 1)), b.view(vec2, (vec2.numel, 1)))
     return _add_to_product(b, out, self, y, beta, alpha)
+
+
+# --- distances and cross products ---
+
+
+def _distances(b: Builder, difference: Tensor, p: float, dtype: ScalarType, shape: tuple[int, ...]) -> Tensor:
+    axis = difference.rank - 1
+    (result,) = b.custom("reduction.norm", (difference,), [(int(dtype), shape)], [1, axis], [float(p)])
+    return result
+
+
+def _difference(b: Builder, x: Tensor, y: Tensor, shape: tuple[int, ...]) -> Tensor:
+    dtype = ScalarType(x.dtype)
+    wide = ScalarType.FLOAT if dtype in FLOATS else dtype
+    return kernel(b, "sub", wide, shape, wide, x, y)
+
+
+@lower("aten._cdist_forward.default", "aten.cdist.default", empty=True)
+def cdist(b: Builder, out: Outputs, x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: int | None = None) -> Tensor:
+    """Norms of the differences of all pairs of rows."""
+    width = x1.shape[-1]
+    if width == 0:
+        return zeros(b, out.dtype, out.shape)
+    left = b.view(x1, (*x1.shape[:-1], 1, width))
+    right = b.view(x2, (*x2.shape[:-2], 1, *x2.shape[-2:]))
+    return _distances(b, _difference(b, left, right, (*out.shape, width)), p, out.dtype, out.shape)
+
+
+@lower("aten._pdist_forward.default", "aten.pdist.default", empty=True)
+def pdist(b: Builder, out: Outputs, self: Tensor, p: float = 2.0) -> Tensor:
+    """Norms of the differences of the pairs of rows i < j."""
+    if self.shape[1] == 0:
+        return zeros(b, out.dtype, out.shape)
+    pairs = []
+    for axis in np.triu_indices(self.shape[0], 1):
+        shape = (len(axis), self.shape[1])
+        pairs.append(b.custom("index.select", (self, constant(b, axis)), [(int(self.dtype), shape)], [0], ())[0])
+    return _distances(b, _difference(b, pairs[0], pairs[1], pairs[0].shape), p, out.dtype, out.shape)
+
+
+@lower("aten.linalg_cross.default")
+def linalg_cross(b: Builder, out: Outputs, self: Tensor, other: Tensor, dim: int = -1) -> Tensor:
+    axis = axis_of(dim, len(out.shape))
+    shape = tuple(1 if i == axis else size for i, size in enumerate(out.shape))
+    dtype = ScalarType.FLOAT if out.dtype in FLOATS else out.dtype
+    x, y = (promoted(b, t.expand(out.shape), dtype) for t in (self, other))
+    parts = []
+    for first, second in ((1, 2), (2, 0), (0, 1)):
+        left = kernel(b, "mul", dtype, shape, dtype, x.slice(axis, first, 1, 1), y.slice(axis, second, 1, 1))
+        right = kernel(b, "mul", dtype, shape, dtype, x.slice(axis, second, 1, 1), y.slice(axis, first, 1, 1))
+        parts.append(kernel(b, "sub", dtype, shape, dtype, left, right))
+    return promoted(b, b.cat(parts, axis), out.dtype)

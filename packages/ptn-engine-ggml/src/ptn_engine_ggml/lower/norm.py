@@ -13,7 +13,7 @@ from ptn_format.dtypes import ScalarType
 from ptn_runtime.engine import StaticNode
 
 from ptn_engine_ggml._native import Builder, Tensor
-from ptn_engine_ggml.lower.common import axis_of, call, float32, rounded
+from ptn_engine_ggml.lower.common import axis_of, call, float32, rounded, scalar_tensor
 from ptn_engine_ggml.lower.elementwise import kernel
 from ptn_engine_ggml.lower.registry import FLOATS, Outputs, lower
 
@@ -258,3 +258,14 @@ def safe_softmax(b: Builder, out: Outputs, self: Tensor, dim: int, dtype: Scalar
     shape = tuple(1 if i == axis else size for i, size in enumerate(self.shape))
     (masked,) = b.custom("reduction.all", (minus_inf,), [(int(ScalarType.BOOL), shape)], [1, axis], ())
     return kernel(b, "where", out.dtype, out.shape, out.dtype, masked, 0.0, y)
+
+
+def _dropout_check(node: StaticNode) -> str | None:
+    if node.args.get("train") is False or node.args.get("p") == 0:
+        return None
+    return "dropout in training mode is random; export the model in eval mode."
+
+
+@lower("aten.native_dropout.default", check=_dropout_check)
+def native_dropout(b: Builder, out: Outputs, input: Tensor, p: float, train: bool | None) -> tuple[Tensor, Tensor]:
+    return input, scalar_tensor(b, ScalarType.BOOL, True).expand(out[1].shape)

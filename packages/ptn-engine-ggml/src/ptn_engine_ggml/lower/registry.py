@@ -147,8 +147,8 @@ def operators() -> Mapping[str, Lowering]:
     """The whole table; the family modules are imported on first use."""
     global _loaded
     if not _loaded:
-        for family in FAMILIES:
-            importlib.import_module(f"{__package__}.{family}")
+        for module in (*FAMILIES, "elementwise_composed"):
+            importlib.import_module(f"{__package__}.{module}")
         _loaded = True
     return _TABLE
 
