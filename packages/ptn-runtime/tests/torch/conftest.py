@@ -232,6 +232,16 @@ class Eager:
     to_numpy = staticmethod(to_numpy)
 
     @staticmethod
+    def run(name: str, **arguments: Any) -> tuple[np.ndarray, ...]:
+        """Runs a kernel by canonical name on PyTorch's arguments."""
+        return evaluate(name, {key: to_argument(value) for key, value in arguments.items()})
+
+    @staticmethod
+    def evaluate(overload: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[np.ndarray, ...]:
+        """Runs the kernel of `overload`."""
+        return evaluate(canonical(overload), bind(overload, args, kwargs))
+
+    @staticmethod
     def check(overload: Any, *args: Any, **kwargs: Any) -> None:
         """Calls one operator in eager mode and compares its kernel."""
         before = torch.utils._pytree.tree_map_only(torch.Tensor, torch.clone, (args, kwargs))

@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 from ptn_format.dtypes import ScalarType
 
-from ptn_runtime.reference import _activations, _special
+from ptn_runtime.reference import _activations as _activations  # registers its kernels
+from ptn_runtime.reference import _special
 from ptn_runtime.reference._numerics import cast, common_type, finish, number, operand, scalar_type, widen
 from ptn_runtime.reference.registry import Array, Number, Outputs, kernel
-
-__all__ = ["_activations"]
 
 Operand = Array | Number
 Function = Callable[..., Any]

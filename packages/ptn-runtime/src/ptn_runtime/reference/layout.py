@@ -126,7 +126,14 @@ def narrow(out: Outputs, self: Array, dim: int, start: int, length: int) -> Arra
     return _at(self, axis, slice(first, first + length))
 
 
-@kernel("aten.split.Tensor", "aten.chunk.default", "aten.tensor_split.sections", "aten.split_with_sizes.default")
+@kernel(
+    "aten.split.Tensor",
+    "aten.unsafe_split.Tensor",
+    "aten.chunk.default",
+    "aten.tensor_split.sections",
+    "aten.split_with_sizes.default",
+    "aten.unsafe_split_with_sizes.default",
+)
 def split(out: Outputs, self: Array, dim: int = 0, **_: Any) -> tuple[Array, ...]:
     axis = normalize_axis(dim, self.ndim)
     pieces = []

@@ -194,6 +194,21 @@ def batch_norm_no_training(
     return finish(result, out.dtype), empty, empty
 
 
+@kernel("aten._native_batch_norm_legit.default")
+def batch_norm_legit(
+    out: Outputs,
+    input: Array,
+    weight: Array | None,
+    bias: Array | None,
+    running_mean: Array,
+    running_var: Array,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> tuple[Array, Array, Array]:
+    return batch_norm_no_training(out, input, weight, bias, running_mean, running_var, momentum, eps)
+
+
 def _train(input: Array, weight: Array | None, bias: Array | None, eps: float) -> tuple[Array, Array, Array, Array]:
     """The result, and each channel's mean, variance and reciprocal deviation."""
     x = widen(input)

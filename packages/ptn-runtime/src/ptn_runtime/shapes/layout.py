@@ -246,7 +246,7 @@ def _equal_pieces(size: int, piece: int) -> list[int]:
     return [min(piece, size - start) for start in range(0, size, piece)] or [0]
 
 
-@shape_rule("aten.split.Tensor")
+@shape_rule("aten.split.Tensor", "aten.unsafe_split.Tensor")
 def split(self: Tensor, split_size: int, dim: int = 0) -> tuple[TensorSpec, ...]:
     if split_size < 0:
         raise ValueError(f"split_size must not be negative, got {split_size}")
@@ -274,7 +274,7 @@ def tensor_split(self: Tensor, sections: int, dim: int = 0) -> tuple[TensorSpec,
     return _pieces(self, axis, [small + 1 if i < larger else small for i in range(sections)])
 
 
-@shape_rule("aten.split_with_sizes.default")
+@shape_rule("aten.split_with_sizes.default", "aten.unsafe_split_with_sizes.default")
 def split_with_sizes(self: Tensor, split_sizes: Shape, dim: int = 0) -> tuple[TensorSpec, ...]:
     axis = normalize_axis(dim, len(self.shape))
     if not (sum(split_sizes) == self.shape[axis] and min(split_sizes, default=0) >= 0):

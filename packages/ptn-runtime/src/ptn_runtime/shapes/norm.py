@@ -120,6 +120,21 @@ def batch_norm_no_training(
     return result, saved, saved
 
 
+@shape_rule("aten._native_batch_norm_legit.default")
+def batch_norm_legit(
+    input: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    running_mean: Tensor,
+    running_var: Tensor,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> tuple[TensorSpec, TensorSpec, TensorSpec]:
+    require(not training, "batch norm that writes its statistics in place; export the model in eval mode")
+    return batch_norm_no_training(input, weight, bias, running_mean, running_var, momentum, eps)
+
+
 @shape_rule("aten._native_batch_norm_legit.no_stats")
 def batch_norm_no_stats(
     input: Tensor, weight: Tensor | None, bias: Tensor | None, training: bool, momentum: float, eps: float
