@@ -165,14 +165,14 @@ def _bind(signature: Signature, args: Sequence[Any], kwargs: Mapping[str, Any]) 
 
 def assert_same(actual: Any, expected: Any, **tolerance: Any) -> None:
     """Compares results leaf by leaf; element types and shapes must be equal."""
-    left, right = pytree.tree_leaves(actual), pytree.tree_leaves(expected)
+    left, right = pytree.tree_leaves(actual), pytree.tree_leaves_with_path(expected)
     assert len(left) == len(right)
-    for a, b in zip(left, right, strict=True):
+    for a, (path, b) in zip(left, right, strict=True):
+        place = f"result{pytree.keystr(path)}"
         if isinstance(b, torch.Tensor):
-            torch.testing.assert_close(a, b, equal_nan=True, **tolerance)
+            torch.testing.assert_close(a, b, equal_nan=True, msg=lambda text, p=place: f"{p}: {text}", **tolerance)
         else:
-            assert a == b
-            assert type(a) is type(b)
+            assert (type(a), a) == (type(b), b), place
 
 
 def check_module(

@@ -53,6 +53,23 @@ def complex_model():
     return Fft(), (torch.ones(4),)
 
 
+def size_one():
+    return Shift().eval(), (torch.ones(1, 3),), ({0: batch},)
+
+
+def recurrent():
+    time = torch.export.Dim("time", min=2, max=9)
+    return nn.LSTM(3, 2, batch_first=True).eval(), (torch.ones(2, 5, 3),), ({1: time}, None)[:1]
+
+
+def branch():
+    class Branch(nn.Module):
+        def forward(self, x):
+            return x + 1 if x.sum() > 0 else x - 1
+
+    return Branch(), (torch.ones(4),)
+
+
 def training():
     return nn.Dropout(0.5).train(), (torch.ones(4),)
 
@@ -114,6 +131,21 @@ def test_a_model_that_cannot_be_exported(module, capsys, tmp_path):
     assert main([f"{module}:complex_model", "-o", "model.ptn"]) == 1
     assert "the format has no element type complex64" in capsys.readouterr().err
     assert not (tmp_path / "model.ptn").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("size_one", "give every dynamic axis an example size of 2 or more"),
+        ("recurrent", "leave the time axis of recurrent layers static"),
+        ("branch", "torch.cond"),
+    ],
+)
+def test_a_model_that_pytorch_cannot_capture(module, capsys, name, text):
+    assert main([f"{module}:{name}", "-o", "model.ptn"]) == 1
+    error = capsys.readouterr().err
+    assert "ptn-export: torch.export cannot capture " in error  # PyTorch may print before
+    assert text in error
 
 
 def test_warnings_are_shown(module, capsys):

@@ -7,12 +7,13 @@ import importlib
 import os
 import sys
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch.export import ExportedProgram
+from torch.utils import _pytree as pytree
 
 from ptn_export._version import __version__
 from ptn_export.errors import ExportError, ExportWarning
@@ -28,6 +29,10 @@ SOURCE is one of
                         parameters that returns one of these, or (model, args) or (model, args, dynamic_shapes)
   program.pt2           a file written by torch.export.save
 """
+
+
+class _CaptureError(Exception):
+    """`torch.export.export` refused the model; the text is PyTorch's own with what to try."""
 
 
 class _UsageError(Exception):
@@ -62,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except _UsageError as error:
         print(f"ptn-export: {error}", file=sys.stderr)
         return 2
-    except (ExportError, OSError) as error:
+    except (ExportError, _CaptureError, OSError) as error:
         print(f"ptn-export: {error}", file=sys.stderr)
         return 1
     if not options.quiet:
@@ -108,7 +113,7 @@ def _exported(value: Any, source: str) -> ExportedProgram | Mapping[str, Exporte
         return value
     if isinstance(value, tuple) and len(value) in (2, 3) and isinstance(value[0], torch.nn.Module):
         model, arguments, *shapes = value
-        return torch.export.export(model, tuple(arguments), dynamic_shapes=shapes[0] if shapes else None)
+        return _capture(model, tuple(arguments), shapes[0] if shapes else None)
     if isinstance(value, torch.nn.Module):
         raise _UsageError(
             f"{source!r} is the module {type(value).__name__}; example inputs are needed too: "
@@ -118,3 +123,24 @@ def _exported(value: Any, source: str) -> ExportedProgram | Mapping[str, Exporte
         f"{source!r} gives a {type(value).__name__}; expected an ExportedProgram, a dict of them, "
         "(model, args) or (model, args, dynamic_shapes)"
     )
+
+
+def _capture(model: torch.nn.Module, arguments: tuple[Any, ...], dynamic_shapes: Any) -> ExportedProgram:
+    """`torch.export.export` with a short message where it fails."""
+    try:
+        return torch.export.export(model, arguments, dynamic_shapes=dynamic_shapes)
+    except Exception as error:  # PyTorch raises many types; each of them means that the model cannot be captured
+        text = str(error).strip() or type(error).__name__
+        hints = "".join(f"\n    what to try: {hint}" for hint in _hints(model, arguments, text))
+        raise _CaptureError(f"torch.export cannot capture {type(model).__name__}: {text}{hints}") from error
+
+
+def _hints(model: torch.nn.Module, arguments: tuple[Any, ...], text: str) -> Iterator[str]:
+    """What PyTorch's message leaves unsaid."""
+    if "Constraints violated" in text:
+        if any(1 in leaf.shape for leaf in pytree.tree_leaves(arguments) if isinstance(leaf, torch.Tensor)):
+            yield "give every dynamic axis an example size of 2 or more; PyTorch treats a size of 1 as fixed"
+        if any(isinstance(layer, torch.nn.RNNBase) for layer in model.modules()):
+            yield "leave the time axis of recurrent layers static; PyTorch unrolls them over the example's length"
+    if "Could not guard on data-dependent expression" in text:
+        yield "replace the Python branch on a tensor's value by torch.where, or by torch.cond"

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from ptn_format.graph import (
@@ -23,6 +23,7 @@ from ptn_format.signature import NAME_KEY
 __all__ = ["ConstantLine", "InputLine", "MethodReport", "Report"]
 
 _SHOWN_CONSTANTS = 12
+_SHOWN_STATE = 6
 
 
 class _Sized(Protocol):
@@ -69,12 +70,14 @@ class MethodReport:
         inputs: its user inputs.
         operators: how often each operator occurs, nested graphs included.
         state: keys of the buffers that it changes.
+        rewrites: by pass, how often it fused or folded something.
     """
 
     name: str
     inputs: tuple[InputLine, ...]
     operators: Mapping[str, int]
     state: tuple[str, ...]
+    rewrites: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +93,17 @@ class Report:
     constants: tuple[ConstantLine, ...]
 
     @classmethod
-    def of(cls, program: Program, constants: Mapping[str, _Sized]) -> Report:
-        """The report on a program and its data."""
+    def of(
+        cls, program: Program, constants: Mapping[str, _Sized], rewrites: Mapping[str, Mapping[str, int]] | None = None
+    ) -> Report:
+        """The report on a program and its data.
+
+        Args:
+            program: the program.
+            constants: the data by key.
+            rewrites: by method and pass, how often the pass fused or folded something.
+        """
+        rewritten = rewrites or {}
         schemes: dict[str, str] = {}
         for method in program.methods:
             for ref in method.constants:
@@ -102,7 +114,8 @@ class Report:
             for key, item in constants.items()
         ]
         lines.sort(key=lambda line: (-line.nbytes, line.key))
-        return cls(tuple(map(_method, program.methods)), tuple(lines))
+        methods = tuple(_method(method, rewritten.get(method.name, {})) for method in program.methods)
+        return cls(methods, tuple(lines))
 
     @property
     def nbytes(self) -> int:
@@ -122,7 +135,7 @@ class Report:
         return "\n".join(parts)
 
 
-def _method(method: Method) -> MethodReport:
+def _method(method: Method, rewrites: Mapping[str, int]) -> MethodReport:
     mutated = {spec.target for spec in method.output_specs if spec.kind is OutputKind.USER_INPUT_MUTATION}
     names = {node.name: node.metadata.get(NAME_KEY, node.name) for node in method.graph.nodes}
     inputs = []
@@ -133,7 +146,7 @@ def _method(method: Method) -> MethodReport:
     state = tuple(spec.target or "" for spec in method.output_specs if spec.kind is OutputKind.BUFFER_MUTATION)
     counts = Counter(_targets(method.graph))
     operators = dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
-    return MethodReport(method.name, tuple(inputs), operators, state)
+    return MethodReport(method.name, tuple(inputs), operators, state, dict(sorted(rewrites.items())))
 
 
 def _targets(graph: Graph) -> Iterator[str]:
@@ -151,11 +164,20 @@ def _method_text(method: MethodReport) -> Iterator[str]:
         note = "  (changed by the call)" if line.mutated else ""
         yield f"  input {line.name}: {line.dtype}[{', '.join(line.dims)}]{note}"
     if method.state:
-        yield f"  state {', '.join(method.state)}"
+        yield f"  state {_some(method.state)}"
+    if method.rewrites:
+        yield f"  rewritten: {', '.join(f'{name} {count}' for name, count in method.rewrites.items())}"
     yield f"  {sum(method.operators.values())} operations, {len(method.operators)} different operators"
     width = max((len(str(count)) for count in method.operators.values()), default=1)
     for operator, count in method.operators.items():
         yield f"    {count:>{width}}  {operator}"
+
+
+def _some(names: Sequence[str]) -> str:
+    """The names, or the first few of many."""
+    if len(names) <= _SHOWN_STATE:
+        return ", ".join(names)
+    return f"{', '.join(names[: _SHOWN_STATE - 1])} and {len(names) - _SHOWN_STATE + 1} more"
 
 
 def _scheme(scheme: QuantScheme) -> str:
