@@ -14,6 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ptn_export import pt2e
+from ptn_export.torchao import is_kept
+
 __all__ = ["decomposition_table"]
 
 _aten = torch.ops.aten
@@ -43,11 +46,12 @@ _RULES: dict[Any, _Rule] = {}
 def decomposition_table() -> dict[Any, _Rule]:
     """The decompositions that packages are made with."""
     table: dict[Any, _Rule] = torch.export.default_decompositions().materialize()
-    for operator in _KEPT:
+    for operator in (*_KEPT, *filter(is_kept, list(table))):
         table.pop(operator, None)
     for operator in _KNOWN_TO_TORCH:
         table[operator] = torch._decomp.decomposition_table[operator]
     table.update(_RULES)
+    table.update(pt2e.rules())
     return table
 
 
@@ -145,6 +149,11 @@ def _scatter_reduce(self: Tensor, dim: int, index: Tensor, src: Tensor, *, reduc
     if reduce == "add":
         return torch.scatter_add(self, dim, index, src)
     return torch.scatter_reduce(self, dim, index, src, reduce="prod", include_self=True)
+
+
+@_rule(_aten._int_mm.default)
+def _int_mm(self: Tensor, mat2: Tensor) -> Tensor:
+    return torch.mm(self.to(torch.int32), mat2.to(torch.int32))
 
 
 @_rule(_aten._embedding_bag_forward_only.default)

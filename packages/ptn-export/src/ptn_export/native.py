@@ -17,6 +17,7 @@ from ptn_export.capture import Captured, capture
 from ptn_export.constants import Constant, ConstantStore
 from ptn_export.errors import ExportError, ExportWarning, Problem
 from ptn_export.leftovers import leftovers
+from ptn_export.packing import agreed_packings, pack
 from ptn_export.passes import run_all
 from ptn_export.report import Report
 from ptn_export.serialize import SerializedMethod, serialize_method, shared_memory
@@ -107,9 +108,10 @@ def to_native(program: ExportedProgram | Mapping[str, ExportedProgram]) -> Nativ
     if remarks:
         warnings.warn("\n".join(remarks), ExportWarning, stacklevel=2)
     without_data = _without_data(methods, store)
-    finished = tuple(method.finish(without_data) for method in methods)
+    packed = agreed_packings({method.name: method.packings() for method in methods})
+    finished = tuple(method.finish(without_data, packed) for method in methods)
     keys = set().union(*(method.keys() for method in methods)) - without_data
-    return NativeProgram(Program(_FORMAT_VERSION, finished), store.select(keys))
+    return NativeProgram(Program(_FORMAT_VERSION, finished), pack(store.select(keys), packed))
 
 
 def _checked(program: Any) -> dict[str, ExportedProgram]:

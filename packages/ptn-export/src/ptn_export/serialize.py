@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,6 +27,7 @@ from ptn_export.bodies import Body, Problems, dtype_hint
 from ptn_export.capture import Captured
 from ptn_export.constants import ConstantConflictError, ConstantStore
 from ptn_export.dims import SCALAR_TYPES, tensor_meta
+from ptn_export.packing import find_packed, with_keys
 from ptn_export.signature import make_signature
 
 __all__ = ["SerializedMethod", "serialize_method", "shared_memory"]
@@ -44,13 +45,18 @@ _MUTATIONS = {
 
 @dataclass(frozen=True, slots=True)
 class _Binding:
-    """A placeholder that a constant or buffer fills."""
+    """A placeholder that a constant or buffer fills.
+
+    Attributes:
+        packed: what the file says of it if it is stored packed; a scheme's keys are names of placeholders.
+    """
 
     name: str
     key: str
     kind: InputKind
     meta: TensorMeta
     mutated: bool
+    packed: TensorMeta | None = None
 
 
 @dataclass(slots=True)
@@ -81,15 +87,29 @@ class SerializedMethod:
         """Keys of all constants and buffers."""
         return {binding.key for binding in self.bindings}
 
-    def finish(self, without_data: set[str]) -> Method:
-        """The method, where the buffers `without_data` start as zeros instead of having bytes in the package."""
+    def packings(self) -> dict[str, TensorMeta | None]:
+        """By key, what the file says of a constant if it is stored packed; None where the method reads it plain."""
+        keys = {binding.name: binding.key for binding in self.bindings}
+        return {
+            binding.key: with_keys(binding.packed, keys) if binding.packed is not None else None
+            for binding in self.bindings
+        }
+
+    def finish(self, without_data: set[str], packed: Mapping[str, TensorMeta]) -> Method:
+        """The method.
+
+        Args:
+            without_data: buffers that start as zeros instead of having bytes in the package.
+            packed: what the file says of constants that are stored packed.
+        """
         constants, buffers = [], []
         for binding in self.bindings:
             if binding.key in without_data:
                 buffers.append(MutableBufferSpec(binding.name, binding.key))
                 self.body.tensor_values[binding.name] = binding.meta
             else:
-                constants.append(NamedTensorRef(binding.name, binding.key, binding.meta, binding.kind, binding.mutated))
+                meta = packed.get(binding.key, binding.meta)
+                constants.append(NamedTensorRef(binding.name, binding.key, meta, binding.kind, binding.mutated))
         graph = self.body.graph(self.inputs, self.outputs)
         return Method(self.name, graph, tuple(constants), self.specs, tuple(buffers))
 
@@ -118,12 +138,13 @@ def serialize_method(
 
     mutated = {spec.target for _, spec in output_specs if spec.kind is TorchOutput.BUFFER_MUTATION}
     _check_shared_memory(program, mutated, captured, problems)
+    packed = find_packed(program.graph_module, _read_only_data(program, mutated), problems)
     inputs: list[str] = []
     for spec in program.graph_signature.input_specs:
         node = placeholders[spec.arg.name]
         if spec.kind in _CONSTANT_KINDS:
             if node.users or spec.target in mutated:
-                _bind(node, spec, captured, method, store, problems, spec.target in mutated)
+                _bind(node, spec, captured, method, store, problems, spec.target in mutated, packed.get(node.name))
         elif spec.kind is TorchInput.USER_INPUT and isinstance(spec.arg, TensorArgument):
             body.placeholder(node, {NAME_KEY: display.get(len(inputs), node.name)})
             inputs.append(node.name)
@@ -148,6 +169,7 @@ def _bind(
     store: ConstantStore,
     problems: Problems,
     mutated: bool,
+    packed: TensorMeta | None,
 ) -> None:
     """Binds a placeholder to the parameter, buffer or constant that fills it."""
     key = captured.fqn(spec.target)
@@ -178,7 +200,7 @@ def _bind(
         )
         return
     meta = tensor_meta(tensor, captured.program.range_constraints)
-    method.bindings.append(_Binding(node.name, key, kind, meta, mutated))
+    method.bindings.append(_Binding(node.name, key, kind, meta, mutated, packed))
     method.body.placeholder(node, constant=True)
 
 
@@ -186,6 +208,16 @@ def _data(program: ExportedProgram, target: str) -> torch.Tensor | None:
     """The tensor behind a lifted input."""
     data = program.state_dict.get(target, program.constants.get(target))
     return data if isinstance(data, torch.Tensor) else None
+
+
+def _read_only_data(program: ExportedProgram, mutated: set[str]) -> dict[str, torch.Tensor]:
+    """By placeholder, the constants and the buffers that the method does not change."""
+    found = {}
+    for spec in program.graph_signature.input_specs:
+        tensor = _data(program, spec.target) if spec.target and spec.target not in mutated else None
+        if spec.kind in _CONSTANT_KINDS and tensor is not None and _unusable(tensor) is None:
+            found[spec.arg.name] = tensor
+    return found
 
 
 def _unusable(tensor: torch.Tensor) -> tuple[str, str] | None:
