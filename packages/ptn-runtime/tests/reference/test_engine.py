@@ -327,3 +327,14 @@ def test_intermediate_arrays_are_freed() -> None:
     frees = [step.frees for step in build._plan.steps]
     assert [len(slots) for slots in frees] == [0, 1, 1, 1, 1, 1]
     assert frees[-1] == (build._plan.slot(unused),)
+
+
+@pytest.mark.parametrize("wrong", [lambda: np.float32(1), lambda: np.zeros(2), lambda: (f32(1, 2), f32(1, 2))])
+def test_a_kernel_that_breaks_its_word_is_found_out(monkeypatch: pytest.MonkeyPatch, wrong: Any) -> None:
+    g = Graph()
+    build = context().build(g.finish(g.call("aten.neg.default", self=g.input(2))))
+    monkeypatch.setattr(build._plan.steps[0], "call", lambda out, **args: wrong())
+    with pytest.raises(
+        ExecutionError, match=r"node 'n0' \(aten\.neg\.default\) failed: the kernel of aten\.neg\.default"
+    ):
+        build.run([f32(1, 2)])
