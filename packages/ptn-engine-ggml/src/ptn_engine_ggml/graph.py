@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from ptn_runtime.engine import StaticGraph, StaticNode, Value
-from ptn_runtime.errors import LoweringError
+from ptn_runtime.errors import ExecutionError, LoweringError
 from ptn_runtime.lowering.static import ValueKind
 
 from ptn_engine_ggml import _native
@@ -68,7 +68,10 @@ class GraphLowering:
         outputs = [self._result(self._values[value.id]) for value in wanted]
         if self._update_state:
             outputs = self._assign_states(outputs)
-        return _native.Executor(b, outputs, [value.dtype.numpy for value in wanted])
+        try:
+            return _native.Executor(b, outputs, [value.dtype.numpy for value in wanted])
+        except RuntimeError as error:
+            raise ExecutionError(f"ggml cannot prepare method '{self._graph.method}': {error}") from error
 
     def _result(self, tensor: Tensor) -> Tensor:
         """A value as what can be read after the run: an input that no node reads has no memory of its own."""

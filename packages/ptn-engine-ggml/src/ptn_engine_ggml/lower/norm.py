@@ -44,8 +44,8 @@ def layer_norm(
     cudnn_enable: bool = True,
 ) -> Tensor:
     inner = math.prod(normalized_shape)
-    if input.dtype in FLOATS:
-        x = b.view(float32(b, input), (-(-input.numel // inner), inner))
+    if input.dtype in FLOATS and eps >= 0:  # ggml aborts on a negative one
+        x = b.view(float32(b, input), (input.numel // inner, inner))
         return b.view(rounded(b, _affine(b, b.norm(x, eps), weight, bias, inner), out.dtype), out.shape)
     inputs = (input, *_present(weight, bias))
     return call(b, "norm.layer", inputs, out, (inner, *_flags(weight, bias)), (eps,))  # type: ignore[no-any-return]
@@ -88,7 +88,7 @@ def rms_norm(
 ) -> Tensor:
     inner = math.prod(normalized_shape)
     eps = _epsilon(eps, input.dtype)
-    if input.dtype in FLOATS:
+    if input.dtype in FLOATS and eps >= 0:  # ggml aborts on a negative one
         x = b.view(float32(b, input), (input.numel // inner, inner))
         return b.view(rounded(b, _affine(b, b.rms_norm(x, eps), weight, None, inner), out.dtype), out.shape)
     inputs = (input, *_present(weight))
@@ -251,8 +251,11 @@ def log_softmax(b: Builder, out: Outputs, self: Tensor, dim: int, **_: Any) -> T
 
 @lower("aten._safe_softmax.default")
 def safe_softmax(b: Builder, out: Outputs, self: Tensor, dim: int, dtype: ScalarType | None = None) -> Tensor:
-    """Rows that are -inf throughout become zeros."""
-    y = _softmax(b, out, self, dim)
+    return zero_masked_rows(b, out, self, _softmax(b, out, self, dim), dim)
+
+
+def zero_masked_rows(b: Builder, out: Outputs, self: Tensor, y: Tensor, dim: int) -> Tensor:
+    """`y`, but zeros where the whole row of `self` is -inf."""
     axis = axis_of(dim, self.rank) if self.rank else 0
     minus_inf = kernel(b, "eq", ScalarType.BOOL, self.shape, self.dtype, self, -math.inf)
     shape = tuple(1 if i == axis else size for i, size in enumerate(self.shape))

@@ -1,0 +1,60 @@
+"""Which operators of the catalogue run: what is missing is listed here with its reason, and nothing else is."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+from ptn_engine_ggml.engine import GgmlEngine
+from ptn_engine_ggml.lower.registry import HOST_OPERATORS, operators
+from ptn_format.package import open_package
+from ptn_runtime.conformance.programs import MethodBuilder, pack
+from ptn_runtime.lowering.program import LoweredProgram
+from ptn_runtime.shapes import OPERATORS
+
+MISSING = {
+    "the shape of the result depends on the data": {
+        "aten.nonzero.default",
+        "aten.masked_select.default",
+        "aten.repeat_interleave.Tensor",
+        "aten._unique2.default",
+    },
+    "random numbers": {
+        "aten.rand.default",
+        "aten.rand_like.default",
+        "aten.randn.default",
+        "aten.randn_like.default",
+        "aten.randint.default",
+        "aten.randint.low",
+        "aten.randperm.default",
+    },
+    "training": {"aten._native_batch_norm_legit_functional.default"},
+}
+
+
+def test_what_is_missing_has_a_reason() -> None:
+    known = set().union(*MISSING.values())
+    assert OPERATORS.keys() - operators().keys() - HOST_OPERATORS == known
+
+
+def test_two_thousand_nodes_are_built_for_a_new_shape_in_no_time() -> None:
+    builder = MethodBuilder("forward")
+    builder.constant("weight", np.ones(8, np.float32))
+    builder.input("x", (1, 16), 8)
+    meta = builder.metas["x"]
+    last = "x"
+    for i in range(1000):
+        builder.call(f"product{i}", "aten.mul.Tensor", meta, self=last, other="weight")
+        last = builder.call(f"silu{i}", "aten.silu.default", meta, self=f"product{i}")
+    builder.result(last)
+    package = open_package(pack([builder.build()], {"weight": np.ones(8, np.float32)}))
+    program = LoweredProgram(package)
+    engine = GgmlEngine()
+    context = engine.create_host(engine.devices()[0], threads=1).create_context(program, package)
+    best = float("inf")
+    for rows in range(1, 8):
+        graph = program.method("forward").specialize(((rows, 8),))
+        start = time.process_time()
+        context.build(graph)
+        best = min(best, time.process_time() - start)
+    assert best < 0.15, f"{best * 1000:.0f} ms"
