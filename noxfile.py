@@ -21,6 +21,7 @@ nox.options.sessions = ["lint", "typecheck", "tests"]
 
 ROOT = Path(__file__).parent
 PACKAGES = ROOT / "packages"
+PLUGIN = ROOT / "examples" / "engine-plugin"
 PURE = ("ptn-format", "ptn-runtime")
 NATIVE = ("ptn-engine-ggml", "ptn-engine-vulkan")
 
@@ -157,6 +158,25 @@ def coverage(session: nox.Session) -> None:
 
 
 @nox.session
+def plugin_example(session: nox.Session) -> None:
+    """Build wheels of the example engine and of ours, install them in a clean environment, check the engine there."""
+    session.install("build", "virtualenv")
+    out = Path(session.create_tmp()).resolve() / "dist"
+    shutil.rmtree(out, ignore_errors=True)
+    for project in (*(PACKAGES / name for name in PURE), PLUGIN):
+        session.run("python", "-m", "build", "--wheel", "--outdir", str(out), str(project), silent=True)
+    clean = out.parent / "clean"
+    session.run("python", "-m", "virtualenv", "--clear", "-q", str(clean))
+    wheels = [str(path) for path in sorted(out.glob("*.whl"))]
+    session.run(str(clean / "bin" / "pip"), "install", "-q", "pytest>=8", *wheels, external=True)
+    # Away from the repository, so that only what the wheels hold can be found.
+    with session.chdir(session.create_tmp()):
+        session.run(str(clean / "bin" / "ptn"), "engines", external=True)
+        command = [str(clean / "bin" / "python"), "-m", "pytest", "-q", "-c", os.devnull, "--rootdir", "."]
+        session.run(*command, str(PLUGIN / "tests"), *session.posargs, external=True)
+
+
+@nox.session
 def lint(session: nox.Session) -> None:
     """Check style, formatting, the import rules between packages, and that all versions agree."""
     session.install("ruff>=0.17,<0.18", "clang-format>=23,<24", "import-linter>=2.1")
@@ -178,6 +198,8 @@ def typecheck(session: nox.Session) -> None:
     variables = {"MYPYPATH": os.pathsep.join(sources)}
     environment.run("mypy", *sources, **variables)
     environment.run("mypy", "noxfile.py", "tools", **variables)
+    variables["MYPYPATH"] += os.pathsep + str(PLUGIN / "src")
+    environment.run("mypy", str(PLUGIN), **variables)
 
 
 @nox.session

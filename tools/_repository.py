@@ -11,6 +11,11 @@ VERSION_LINE = re.compile(r'^__version__ = "([^"]+)"$', re.MULTILINE)
 SIBLING_RANGE = re.compile(r'"(ptn-[a-z-]+)(\[[a-z0-9,]+\])?>=([0-9.]+),<([0-9.]+)"')
 
 
+def range_files() -> list[Path]:
+    """Every `pyproject.toml` that names a range of one of our packages: the packages' own and the examples'."""
+    return [*sorted(PACKAGES.glob("*/pyproject.toml")), *sorted(ROOT.glob("examples/*/pyproject.toml"))]
+
+
 def version_files() -> list[Path]:
     """The `_version.py` of every package."""
     return sorted(PACKAGES.glob("*/src/*/_version.py"))

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from _repository import PACKAGES, ROOT, SIBLING_RANGE, VERSION_LINE, sibling_range, version_files
+from _repository import ROOT, SIBLING_RANGE, VERSION_LINE, range_files, sibling_range, version_files
 
 MAX_LINES = 900
 MAX_BYTES = 1 << 20
@@ -39,7 +39,7 @@ def version_problems() -> list[str]:
         return [f"the packages' versions differ: {versions}"]
     version = next(iter(versions))
     expected = sibling_range(version)
-    for path in sorted(PACKAGES.glob("*/pyproject.toml")):
+    for path in range_files():
         for name, _, low, high in SIBLING_RANGE.findall(path.read_text()):
             if (low, high) != expected:
                 problems.append(

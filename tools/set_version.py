@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 
-from _repository import PACKAGES, SIBLING_RANGE, VERSION_LINE, sibling_range, version_files
+from _repository import SIBLING_RANGE, VERSION_LINE, range_files, sibling_range, version_files
 
 
 def main() -> int:
@@ -17,7 +17,7 @@ def main() -> int:
     low, high = sibling_range(version)
     for path in version_files():
         path.write_text(VERSION_LINE.sub(f'__version__ = "{version}"', path.read_text()))
-    for path in sorted(PACKAGES.glob("*/pyproject.toml")):
+    for path in range_files():
         path.write_text(SIBLING_RANGE.sub(rf'"\g<1>\g<2>>={low},<{high}"', path.read_text()))
     print(f"set to {version}; add a section '## {version}' to CHANGELOG.md")
     return 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 from ptn_format.dtypes import ScalarType as T
@@ -27,8 +28,8 @@ def like() -> Iterator[Case]:
     yield Case("aten.new_full.default", "keeps the dtype", {"self": x, "size": (2, 1), "fill_value": 7})
     yield Case("aten.new_full.default", "float16", {"self": x, "size": (), "fill_value": 0.5, "dtype": T.HALF})
     for dtype in (T.FLOAT, T.LONG, T.BOOL):
-        value = np.array(3).astype(dtype.numpy)
-        yield Case("aten.fill.Tensor", dtype.torch_name, {"self": floats(2, 3).astype(dtype.numpy), "value": value})
+        three = np.array(3).astype(dtype.numpy)
+        yield Case("aten.fill.Tensor", dtype.torch_name, {"self": floats(2, 3).astype(dtype.numpy), "value": three})
 
 
 def ranges() -> Iterator[Case]:
@@ -54,13 +55,14 @@ def undefined() -> Iterator[Case]:
     """Random numbers and memory that nothing initialised: only the form is defined, and the range of the numbers."""
     x = floats(2, 3, dtype=T.HALF)
     shape = {"size": (2, 3), "stride": (3, 1)}
-    for op, args in {
+    forms: dict[str, dict[str, Any]] = {
         "aten.empty.memory_format": {"size": (2, 3), "dtype": T.INT},
         "aten.empty_strided.default": {**shape, "dtype": T.FLOAT},
         "aten.empty_like.default": {"self": x},
         "aten.new_empty.default": {"self": x, "size": (4,)},
         "aten.new_empty_strided.default": {"self": x, **shape},
-    }.items():
+    }
+    for op, args in forms.items():
         yield Case(op, "form", args, compare="form")
     unit = (0.0, 1.0)
     for dtype in (T.FLOAT, T.HALF, T.DOUBLE):

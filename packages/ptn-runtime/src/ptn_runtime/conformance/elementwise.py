@@ -225,8 +225,8 @@ def mixtures() -> Iterator[Case]:
         weight = 0.3 if name == "Scalar" else floats(4, low=0, high=1, seed=2)
         for dtype in (T.FLOAT, T.HALF):
             typed = weight if isinstance(weight, float) else weight.astype(dtype.numpy)
-            args = {"self": floats(3, 4, dtype=dtype), "end": floats(4, dtype=dtype, seed=1), "weight": typed}
-            yield Case(f"aten.lerp.{name}", dtype.torch_name, args)
+            ends = {"self": floats(3, 4, dtype=dtype), "end": floats(4, dtype=dtype, seed=1)}
+            yield Case(f"aten.lerp.{name}", dtype.torch_name, {**ends, "weight": typed})
         infinite = {"self": array([1, INF]), "end": array([INF, 1])}
         far = 0.75 if name == "Scalar" else array([0.75, 0.75])
         yield Case(f"aten.lerp.{name}", "inf", {**infinite, "weight": far})
@@ -234,15 +234,15 @@ def mixtures() -> Iterator[Case]:
         args = {"self": floats(3, 4), "tensor1": floats(4, seed=1), "tensor2": floats(3, 1, low=0.5, seed=2)}
         yield Case(f"aten.{name}.default", "float32", args)
         yield Case(f"aten.{name}.default", "value", {**args, "value": 0.5})
-        half = {key: array.astype(np.float16) for key, array in args.items()}
+        half = {key: value.astype(np.float16) for key, value in args.items()}
         yield Case(f"aten.{name}.default", "float16", half)
     close = {"self": array([1, 1, NAN, INF]), "other": array([1.000001, 1.1, NAN, INF])}
     yield Case("aten.isclose.default", "float32", close)
     yield Case("aten.isclose.default", "nan is equal", {**close, "equal_nan": True})
     yield Case("aten.isclose.default", "int64", {"self": array([1, 9], T.LONG), "other": array([2, 9], T.LONG)})
     for invert in (False, True):
-        args = {"elements": integers(3, 4), "test_elements": array([1, -2, 5], T.LONG), "invert": invert}
-        yield Case("aten.isin.Tensor_Tensor", "inverted" if invert else "int64", args)
+        found = {"elements": integers(3, 4), "test_elements": array([1, -2, 5], T.LONG)}
+        yield Case("aten.isin.Tensor_Tensor", "inverted" if invert else "int64", {**found, "invert": invert})
     nothing = {"elements": floats(4), "test_elements": array(np.zeros(0))}
     yield Case("aten.isin.Tensor_Tensor", "nothing to find", nothing)
 

@@ -125,14 +125,16 @@ def more_views() -> Iterator[Case]:
     yield Case("aten.movedim.intlist", "two", {"self": x, "source": (0, 2), "destination": (2, 1)})
     yield Case("aten.narrow.default", "middle", {"self": x, "dim": 2, "start": 1, "length": 2})
     yield Case("aten.narrow.default", "from the end", {"self": x, "dim": 1, "start": -2, "length": 1})
-    for size in (1, 2, 5):
-        yield Case("aten.split.Tensor", f"by {size}", {"self": x, "split_size": size, "dim": 2})
-        yield Case("aten.chunk.default", f"{size}", {"self": x, "chunks": size, "dim": -1})
-        yield Case("aten.tensor_split.sections", f"{size}", {"self": x, "sections": size, "dim": 1})
+    for count in (1, 2, 5):
+        yield Case("aten.split.Tensor", f"by {count}", {"self": x, "split_size": count, "dim": 2})
+        yield Case("aten.chunk.default", f"{count}", {"self": x, "chunks": count, "dim": -1})
+        yield Case("aten.tensor_split.sections", f"{count}", {"self": x, "sections": count, "dim": 1})
     for dim in (0, -1):
         yield Case("aten.unbind.int", f"dim {dim}", {"self": x, "dim": dim})
-    for size, step in ((2, 1), (3, 2), (1, 3)):
-        yield Case("aten.unfold.default", f"{size} by {step}", {"self": x, "dimension": 2, "size": size, "step": step})
+    for length, step in ((2, 1), (3, 2), (1, 3)):
+        yield Case(
+            "aten.unfold.default", f"{length} by {step}", {"self": x, "dimension": 2, "size": length, "step": step}
+        )
     yield Case("aten.expand_as.default", "float32", {"self": floats(3, 1), "other": x})
     yield Case("aten.broadcast_to.default", "float32", {"self": floats(3, 1), "size": (2, 3, 5)})
 
@@ -148,13 +150,13 @@ def arrangements() -> Iterator[Case]:
             yield Case(f"aten.{name}.default", f"diagonal {diagonal}", {"self": floats(2, 4, 5), "diagonal": diagonal})
         for dtype in (T.HALF, T.LONG, T.BOOL):
             yield Case(f"aten.{name}.default", dtype.torch_name, {"self": make(3, 4, dtype=dtype)})
-    for dims in ((2,), (2, 1, 3), (2, 2, 1, 1)):
-        yield Case("aten.tile.default", f"{list(dims)}", {"self": x, "dims": dims})
+    for repeats in ((2,), (2, 1, 3), (2, 2, 1, 1)):
+        yield Case("aten.tile.default", f"{list(repeats)}", {"self": x, "dims": repeats})
     for dim in (None, 0, -1):
         yield Case("aten.repeat_interleave.self_int", f"dim {dim}", {"self": x, "repeats": 2, "dim": dim})
-    repeats = {"repeats": np.array([2, 0, 3])}
-    yield Case("aten.repeat_interleave.Tensor", "size given", {**repeats, "output_size": 5})
-    yield Case("aten.repeat_interleave.Tensor", "size left out", repeats, data_dependent=True)
+    each = {"repeats": np.array([2, 0, 3])}
+    yield Case("aten.repeat_interleave.Tensor", "size given", {**each, "output_size": 5})
+    yield Case("aten.repeat_interleave.Tensor", "size left out", each, data_dependent=True)
     for dim in (0, 1, -1):
         yield Case("aten.stack.default", f"dim {dim}", {"tensors": (floats(2, 3), floats(2, 3, seed=1)), "dim": dim})
     yield Case("aten.stack.default", "promotes", {"tensors": (integers(3), floats(3)), "dim": 0})

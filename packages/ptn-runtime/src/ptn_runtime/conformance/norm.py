@@ -94,9 +94,10 @@ def group_and_batch_norms() -> Iterator[Case]:
             "eps": 1e-5,
         }
         yield Case("aten.native_group_norm.default", name, args, constants=WEIGHTS)
-    for name, shape in (("4-d", (2, 6, 4, 5)), ("3-d", (2, 6, 7)), ("2-d", (3, 6)), ("5-d", (1, 6, 2, 3, 4))):
+    shapes: dict[str, tuple[int, ...]] = {"4-d": (2, 6, 4, 5), "3-d": (2, 6, 7), "2-d": (3, 6), "5-d": (1, 6, 2, 3, 4)}
+    for name, sizes in shapes.items():
         args = {
-            "input": floats(*shape),
+            "input": floats(*sizes),
             "weight": floats(6, low=0.5, high=1.5),
             "bias": floats(6, seed=1),
             "running_mean": floats(6, seed=2),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 from ptn_format.dtypes import ScalarType as T
@@ -16,10 +17,10 @@ FLOATING = (T.FLOAT, T.HALF, T.BFLOAT16, T.DOUBLE)
 def sums() -> Iterator[Case]:
     x = floats(2, 3, 4, 5)
     for op in ("aten.sum.dim_IntList", "aten.mean.dim"):
-        for dim in ((0,), (1,), (3,), (-1, -2), (0, 2), (0, 1, 2, 3)):
+        for dims in ((0,), (1,), (3,), (-1, -2), (0, 2), (0, 1, 2, 3)):
             for keepdim in (False, True):
-                name = f"dims {list(dim)}{' kept' if keepdim else ''}"
-                yield Case(op, name, {"self": x, "dim": dim, "keepdim": keepdim, "dtype": None})
+                name = f"dims {list(dims)}{' kept' if keepdim else ''}"
+                yield Case(op, name, {"self": x, "dim": dims, "keepdim": keepdim, "dtype": None})
         yield Case(op, "no dims", {"self": x, "dim": (), "keepdim": False, "dtype": None})
         yield Case(op, "dim is none", {"self": x, "dim": None, "keepdim": False, "dtype": None})
         for dtype in FLOATING:
@@ -59,8 +60,8 @@ def extremes() -> Iterator[Case]:
     nans = np.array([[1, NAN, 3, NAN]], np.float32)
     for name in ("amax", "amin"):
         op = f"aten.{name}.default"
-        for dim in ((0,), (1, 2), (-1,), ()):
-            yield Case(op, f"dims {list(dim)}", {"self": x, "dim": dim, "keepdim": True})
+        for dims in ((0,), (1, 2), (-1,), ()):
+            yield Case(op, f"dims {list(dims)}", {"self": x, "dim": dims, "keepdim": True})
         yield Case(op, "nan wins", {"self": nans, "dim": (1,)}, (np.array([NAN], np.float32),))
         for dtype in (T.HALF, T.BFLOAT16, T.LONG, T.INT, T.BYTE, T.BOOL):
             make = floats if dtype.is_floating_point else integers
@@ -93,9 +94,10 @@ def truths() -> Iterator[Case]:
     yield Case("aten.any.dims", "bool", {"self": x, "dim": (0, 2)})
     yield Case("aten.any.dim", "float32, nan is true", {"self": np.array([[0, NAN], [0, 0]], np.float32), "dim": 1})
     yield Case("aten.any.dim", "empty axis", {"self": np.zeros((2, 0), np.bool_), "dim": 1})
-    for name in ("default", "dim", "dims"):
+    every: dict[str, dict[str, Any]] = {"default": {}, "dim": {"dim": 1, "keepdim": True}, "dims": {"dim": (0, 2)}}
+    for name in every:
         op = f"aten.all.{name}"
-        dim = {"default": {}, "dim": {"dim": 1, "keepdim": True}, "dims": {"dim": (0, 2)}}[name]
+        dim = every[name]
         yield Case(op, "bool", {"self": x, **dim})
         yield Case(op, "true", {"self": np.ones((2, 3, 4), np.bool_), **dim})
         yield Case(op, "float32, nan is true", {"self": np.full((2, 3, 4), NAN, np.float32), **dim})

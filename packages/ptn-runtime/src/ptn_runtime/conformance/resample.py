@@ -50,18 +50,18 @@ def by_rank() -> Iterator[Case]:
 def grids() -> Iterator[Case]:
     x = floats(1, 2, 3, 4, 5)
     grid = floats(1, 2, 3, 2, 3, low=-1.3, high=1.3, seed=1)
-    plane = {"input": floats(2, 3, 7, 9), "grid": floats(2, 4, 5, 2, low=-1.3, high=1.3, seed=1)}
+    image = {"input": floats(2, 3, 7, 9), "grid": floats(2, 4, 5, 2, low=-1.3, high=1.3, seed=1)}
     for padding, name in enumerate(("zeros", "border", "reflection")):
         for mode, mode_name in enumerate(("bilinear", "nearest")):
             args = {"interpolation_mode": mode, "padding_mode": padding, "align_corners": bool(mode)}
             for op in ("aten.grid_sampler_3d.default", "aten.grid_sampler.default"):
                 yield Case(op, f"{mode_name}, {name}", {"input": x, "grid": grid, **args}, atol=1e-4)
         cubic = {"interpolation_mode": 2, "padding_mode": padding, "align_corners": False}
-        yield Case("aten.grid_sampler.default", f"bicubic, {name}", {**plane, **cubic}, atol=1e-4)
+        yield Case("aten.grid_sampler.default", f"bicubic, {name}", {**image, **cubic}, atol=1e-4)
     for align in (False, True):
         name = "corners" if align else "centres"
-        args = {"theta": floats(2, 2, 3), "size": (2, 3, 4, 5), "align_corners": align}
-        yield Case("aten.affine_grid_generator.default", f"2-d, {name}", args)
+        flat = {"theta": floats(2, 2, 3), "size": (2, 3, 4, 5), "align_corners": align}
+        yield Case("aten.affine_grid_generator.default", f"2-d, {name}", flat)
         cube = {"theta": floats(1, 3, 4), "size": (1, 2, 3, 4, 2), "align_corners": align}
         yield Case("aten.affine_grid_generator.default", f"3-d, {name}", cube)
 
