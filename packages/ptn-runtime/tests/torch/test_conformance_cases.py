@@ -10,7 +10,7 @@ import ptn_runtime
 import pytest
 import torch
 import torch.ao.quantization.fx._decomposed  # its operators
-import torchao.quantization  # likewise
+import torchao.quantization  # noqa: F401  likewise
 from ptn_format.dtypes import ScalarType
 from ptn_runtime import errors
 from ptn_runtime.conformance.case import Array, Case, package_bytes
