@@ -107,7 +107,7 @@ def _exp2(self: Tensor) -> Tensor:
 
 
 @_rule(_aten.dist.default)
-def _dist(self: Tensor, other: Tensor, p: float = 2) -> Tensor:
+def _dist(self: Tensor, other: Tensor, p: float = 2) -> Any:
     return torch.linalg.vector_norm(self - other, p)
 
 
@@ -119,16 +119,16 @@ def _addbmm(self: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, al
 
 
 @_rule(_aten.__rshift__.Scalar)
-def _right_shift(self: Tensor, other: int) -> Tensor:
+def _right_shift(self: Tensor, other: int) -> Any:
     return _aten.bitwise_right_shift.Tensor_Scalar(self, other)
 
 
 @_rule(_aten.__lshift__.Scalar)
-def _left_shift(self: Tensor, other: int) -> Tensor:
+def _left_shift(self: Tensor, other: int) -> Any:
     return _aten.bitwise_left_shift.Tensor_Scalar(self, other)
 
 
-def _number_first(operator: Any, self: float, other: Tensor) -> Tensor:
+def _number_first(operator: Any, self: float, other: Tensor) -> Any:
     """`operator(number, tensor)` through a 0-d tensor that promotes as the number does."""
     return operator(torch.scalar_tensor(self, dtype=torch.result_type(self, other)), other)
 
