@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import tomllib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import pytest
 
 import ptn_runtime
 from ptn_runtime.conformance.report import Report
+from ptn_runtime.errors import UnsupportedMethodError
 
 
 @pytest.fixture(scope="session")
@@ -45,6 +46,15 @@ def report(pytestconfig: pytest.Config, engine_name: str, device_id: str | None)
     target = pytestconfig.getoption("--ptn-report")
     if target:
         collected.save(Path(target))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call() -> Generator[None, object, object]:
+    """Skips a test whose program the engine refuses, whatever the test is about."""
+    try:
+        return (yield)
+    except UnsupportedMethodError as refusal:
+        pytest.skip("; ".join(dict.fromkeys(node.reason for node in refusal.nodes)))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: Sequence[pytest.Item]) -> None:
