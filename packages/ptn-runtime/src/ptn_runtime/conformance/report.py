@@ -22,7 +22,8 @@ class Entry:
         case: the case's id.
         op: canonical operator name.
         dtype: dtype of its first tensor argument (of its first result where it has none).
-        outcome: `passed`, `failed` or `unsupported`.
+        outcome: `passed`, `failed`, `unsupported` (the engine refuses the node), or `data_dependent` (the shapes of
+            the results depend on the data, so lowering refuses the program and no engine is asked).
         detail: why, where it did not pass.
     """
 

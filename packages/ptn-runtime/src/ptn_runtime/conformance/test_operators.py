@@ -28,7 +28,7 @@ def test_operator(case: Case, load: Callable[..., ptn_runtime.Model], report: Re
     if case.data_dependent:
         with pytest.raises(errors.LoweringError, match=r"'call'") as refused:
             load(data)
-        report.add(case, "unsupported", str(refused.value))
+        report.add(case, "data_dependent", str(refused.value))
         return
     try:
         model = load(data)
