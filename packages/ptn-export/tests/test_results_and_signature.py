@@ -62,6 +62,18 @@ def test_results(check, name):
     assert len(native.program.methods[0].graph.inputs) == 1  # used or not
 
 
+def test_numbers_that_are_read_from_data(check):
+    """An item of a tensor, and what is computed from it, is a Python number to the caller as in eager mode."""
+
+    class Model(nn.Module):
+        def forward(self, x, n, r):
+            count, rate = n.item(), r.item()
+            return x * count, count, {"next": count + 1, "half": count / 2}, [rate, -rate, count > 3, rate * count]
+
+    calls = [(torch.ones(2), torch.tensor(n), torch.tensor([r])) for n, r in ((3, 0.5), (-4, 2.5))]
+    check(Model(), *calls)
+
+
 def test_registered_classes_are_objects(check):
     class Model(nn.Module):
         def forward(self, pair: Pair):

@@ -61,6 +61,7 @@ class FakeMethod:
     signature: Signature | None = None
     op: str = "fake.body.default"
     states: tuple[str, ...] = ()
+    number_results: frozenset[int] = frozenset()
     specialized: list[Any] = field(default_factory=list)
     graphs: dict[Any, StaticGraph] = field(default_factory=dict)
 

@@ -151,6 +151,25 @@ def test_result_structures(load_fake: Any, fakes: Any) -> None:
     assert result["none"] is None
 
 
+def test_numbers_that_the_engine_computes_are_python_numbers(load_fake: Any, fakes: Any) -> None:
+    x = fakes.tensor("x", ScalarType.FLOAT, 2)
+
+    def body(inputs: Any, _: Any) -> Any:
+        total = inputs[0].sum()
+        return [inputs[0], *(np.asarray(n) for n in (total.astype(np.int64), total / 2, total > 1, total))]
+
+    method = fakes.Method("forward", (x,), body, 5, number_results=frozenset({1, 2, 3}))
+    result = load_fake(method)(np.array([1, 2], np.float32))
+    assert [type(item) for item in result[1:4]] == [int, float, bool]
+    assert result[1:4] == (3, 1.5, True)
+    assert isinstance(result[0], np.ndarray)
+    assert isinstance(result[4], np.ndarray)  # a tensor of no axes stays one
+    single = load_fake(
+        fakes.Method("forward", (x,), lambda i, _: [np.asarray(i[0].sum())], 1, number_results=frozenset({0}))
+    )
+    assert type(single(np.array([1, 2], np.float32))) is float
+
+
 def test_flat_results(load_fake: Any, fakes: Any) -> None:
     x = fakes.tensor("x", ScalarType.FLOAT, 2)
     several = load_fake(fakes.Method("forward", (x,), lambda i, _: [i[0], i[0] + 1], 2))(np.zeros(2, np.float32))

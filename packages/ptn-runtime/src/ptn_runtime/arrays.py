@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -305,10 +305,17 @@ def _children(tree: Container, value: Any, path: str) -> list[tuple[str | int, T
 
 
 class Results:
-    """Puts an engine's results into the structure that the exported function returned."""
+    """Puts an engine's results into the structure that the exported function returned.
 
-    def __init__(self, method: str, signature: Signature) -> None:
+    Args:
+        method: the method's name, for messages.
+        signature: says the structure.
+        numbers: positions of results that are Python numbers, even where the engine computes them.
+    """
+
+    def __init__(self, method: str, signature: Signature, numbers: Collection[int] = ()) -> None:
         self._method = method
+        self._numbers = numbers
         self._tree = signature.result
         tree = self._tree
         self._single = isinstance(tree, Leaf)
@@ -335,9 +342,13 @@ class Results:
             if self._flat_tuple:
                 return tuple(outputs)
             return build(self._tree, outputs.__getitem__)
-        return build(
-            self._tree, lambda index: outputs[plan[index][0]] if plan[index][0] is not None else plan[index][1]
-        )
+        return build(self._tree, lambda index: self._result(index, plan[index], outputs))
+
+    def _result(self, index: int, planned: tuple[int | None, Any], outputs: Sequence[Array]) -> Any:
+        place, value = planned
+        if place is None:
+            return value
+        return outputs[place].item() if index in self._numbers else outputs[place]
 
     def _plan(self, graph: StaticGraph) -> Any:
         """For each result its place among the outputs, or the scalar that it is for these shapes."""
@@ -355,7 +366,7 @@ class Results:
                 count += 1
             else:
                 plan.append((None, item))
-        whole = len(plan) == count and (not self._flat_tuple or len(needed) == count)
+        whole = len(plan) == count and not self._numbers and (not self._flat_tuple or len(needed) == count)
         return _ALL_TENSORS if whole else plan
 
 

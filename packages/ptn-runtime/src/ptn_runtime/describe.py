@@ -7,8 +7,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from ptn_format.graph import BoolArg, Dim, FloatArg, IntArg, NoneArg, OpKind, OutputKind, TensorArg, TensorMeta
+from ptn_format.graph import BoolArg, Dim, FloatArg, IntArg, NoneArg, TensorArg, TensorMeta
 from ptn_format.signature import Constant, Container, Leaf, Parameter, Signature, Tree, named_leaves
+
+from ptn_runtime.lowering.program import user_results
 
 if TYPE_CHECKING:
     from ptn_format.graph import Argument, Method
@@ -80,7 +82,7 @@ def describe_method(method: Method, lowered: LoweredMethod) -> MethodInfo:
     """The description of a method of a package."""
     signature = lowered.signature
     inputs = tuple(TensorInfo(spec.name, spec.dtype.numpy, spec.dims, spec.mutated) for spec in lowered.inputs)
-    results = _results(method)
+    results = user_results(method)
     outputs = _outputs(method, lowered, results)
     return MethodInfo(
         method.name, inputs, outputs, _call(method.name, signature, results), _fixed(signature), signature
@@ -90,13 +92,6 @@ def describe_method(method: Method, lowered: LoweredMethod) -> MethodInfo:
 def describe_state(spec: StateSpec) -> TensorInfo:
     """The description of a state."""
     return TensorInfo(spec.key, spec.dtype.numpy, tuple(Dim(size, size) for size in spec.shape))
-
-
-def _results(method: Method) -> list[Argument]:
-    """What the output node gives to the user: its arguments without the mutations, which come first."""
-    output_node = next(node for node in reversed(method.graph.nodes) if node.op_kind is OpKind.OUTPUT)
-    mutations = sum(spec.kind is not OutputKind.USER_OUTPUT for spec in method.output_specs)
-    return [item.arg for item in output_node.inputs[mutations:]]
 
 
 def _outputs(method: Method, lowered: LoweredMethod, results: list[Argument]) -> tuple[TensorInfo, ...]:

@@ -236,7 +236,7 @@ class _Caller:
         self._engine = engine
         self._executable = executable
         self._binder = Binder(lowered.name, lowered.inputs, lowered.signature)
-        self._results = Results(lowered.name, lowered.signature)
+        self._results = Results(lowered.name, lowered.signature, lowered.number_results)
         self._dtypes = tuple(spec.dtype.numpy for spec in lowered.inputs)
         self._flat_count = len(self._dtypes) if self._binder.flat else -1
         self._names = tuple(parameter.name for parameter in lowered.signature.parameters)

@@ -10,7 +10,21 @@ from typing import TYPE_CHECKING
 
 from ptn_format.dtypes import ScalarType
 from ptn_format.errors import SignatureError
-from ptn_format.graph import Dim, InputKind, Method, Node, OpKind, OutputKind, OutputValueKind, TensorArg, TensorMeta
+from ptn_format.graph import (
+    Argument,
+    BoolArg,
+    Dim,
+    FloatArg,
+    InputKind,
+    IntArg,
+    Method,
+    Node,
+    OpKind,
+    OutputKind,
+    OutputValueKind,
+    TensorArg,
+    TensorMeta,
+)
 from ptn_format.signature import NAME_KEY, SIGNATURE_KEY, Signature, leaves
 
 from ptn_runtime.errors import InputError, LoweringError, MethodNotFoundError
@@ -34,7 +48,7 @@ _SCALAR_TYPES = {
     OutputValueKind.BOOL: ScalarType.BOOL,
 }
 
-__all__ = ["InputSpec", "LoweredMethod", "LoweredProgram", "StateSpec"]
+__all__ = ["InputSpec", "LoweredMethod", "LoweredProgram", "StateSpec", "user_results"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,11 +115,14 @@ class LoweredMethod:
         name: the method's name.
         inputs: the user inputs in the graph's order.
         signature: how users call it and what they get back.
+        number_results: positions of the results that are Python numbers. Where a number is known only while the
+            graph runs, the engine's result is a tensor of no axes.
     """
 
     name: str
     inputs: tuple[InputSpec, ...]
     signature: Signature
+    number_results: frozenset[int]
 
     def __init__(self, method: Method, package: Package, state_keys: frozenset[str]) -> None:
         self.name = method.name
@@ -113,6 +130,9 @@ class LoweredMethod:
         mutated = _mutated_inputs(method)
         self.inputs = tuple(_input_spec(method, name, placeholders.get(name), mutated) for name in method.graph.inputs)
         self.signature = _signature(method, self.inputs)
+        self.number_results = frozenset(
+            i for i, arg in enumerate(user_results(method)) if isinstance(arg, IntArg | FloatArg | BoolArg)
+        )
         self._method = method
         self._package = package
         self._state_keys = state_keys
@@ -242,6 +262,13 @@ def _output_node(method: Method) -> Node | None:
     return next((node for node in reversed(method.graph.nodes) if node.op_kind is OpKind.OUTPUT), None)
 
 
+def user_results(method: Method) -> list[Argument]:
+    """What the output node gives to the user: its arguments without the mutations, which come first."""
+    output = _output_node(method)
+    mutations = sum(spec.kind is not OutputKind.USER_OUTPUT for spec in method.output_specs)
+    return [item.arg for item in output.inputs[mutations:]] if output is not None else []
+
+
 def _has_signature(method: Method) -> bool:
     """Whether the file comes from an exporter that keeps signatures, and true bounds."""
     output = _output_node(method)
@@ -250,8 +277,7 @@ def _has_signature(method: Method) -> bool:
 
 def _signature(method: Method, inputs: tuple[InputSpec, ...]) -> Signature:
     output = _output_node(method)
-    count = len(output.inputs) if output is not None else 0
-    count -= sum(spec.kind is not OutputKind.USER_OUTPUT for spec in method.output_specs)
+    count = len(user_results(method))
     text = output.metadata.get(SIGNATURE_KEY) if output is not None else None
     if text is None:
         return Signature.flat([spec.name for spec in inputs], count)
