@@ -35,6 +35,17 @@ _KEPT = (
     _aten.replication_pad2d.default,
     _aten.replication_pad3d.default,
     _aten.select_scatter.default,
+    # Resizing: PyTorch's forms gather each tap of the filter, and round differently from its kernels.
+    _aten.upsample_nearest1d.vec,
+    _aten.upsample_nearest3d.vec,
+    _aten._upsample_nearest_exact1d.vec,
+    _aten._upsample_nearest_exact2d.vec,
+    _aten._upsample_nearest_exact3d.vec,
+    _aten.upsample_linear1d.vec,
+    _aten.upsample_trilinear3d.vec,
+    _aten.upsample_bicubic2d.vec,
+    _aten._upsample_bilinear2d_aa.vec,
+    _aten._upsample_bicubic2d_aa.vec,
 )
 # Not core; PyTorch knows an equal form in core operators but its table leaves them alone.
 _KNOWN_TO_TORCH = (_aten.addmv.default, _aten.linalg_vector_norm.default)
