@@ -56,27 +56,37 @@ class GgmlBuild(EngineBuild):
         self._runner = None
 
 
-def execute(executor: Executor, inputs: Sequence[Array]) -> list[Array]:
-    """Runs an executor, with native errors as those of the runtime."""
+def execute(executor: Executor, inputs: Sequence[Array], nodes: Sequence[StaticNode]) -> list[Array]:
+    """Runs an executor made of `nodes`, with native errors as those of the runtime."""
     try:
         return executor.run(inputs)
     except _native.IndexOutOfRangeError as error:
-        raise IndexOutOfRangeError(str(error)) from None
+        raise IndexOutOfRangeError(_located(str(error), nodes)) from None
     except RuntimeError as error:
         raise ExecutionError(f"ggml failed: {error}") from error
+
+
+def _located(text: str, nodes: Sequence[StaticNode]) -> str:
+    """A native message, `operator: what is wrong`, with the nodes that it can come from."""
+    op, _, rest = text.partition(": ")
+    places = [node.describe() for node in nodes if node.op == op]
+    if not places:
+        return text
+    return f"{places[0]}: {rest}" if len(places) == 1 else f"one of {', '.join(places)}: {rest}"
 
 
 @dataclass(slots=True)
 class NativeStep:
     """Nodes that run in one native call: values by id go in and come out."""
 
+    nodes: Sequence[StaticNode]
     executor: Executor
     feeds: tuple[int, ...]
     results: tuple[int, ...]
 
     def run(self, values: dict[int, Array]) -> None:
         """Runs, and adds the results to `values`."""
-        arrays = execute(self.executor, [values[i] for i in self.feeds])
+        arrays = execute(self.executor, [values[i] for i in self.feeds], self.nodes)
         values.update(zip(self.results, arrays, strict=True))
 
 
@@ -117,7 +127,7 @@ class Runner:
     def run(self, inputs: Sequence[Array]) -> list[Array]:
         """Runs once: one array per input of the graph in, one per wanted value out."""
         if self._single is not None:
-            return execute(self._single, inputs)
+            return execute(self._single, inputs, self._graph.nodes)
         values = {value.id: array for value, array in zip(self._graph.inputs, inputs, strict=True)}
         for step in self._steps:
             step.run(values)
@@ -157,7 +167,7 @@ class Runner:
             return
         lowering = GraphLowering(self._context, self._graph, nodes=nodes, feeds=feeds, update_state=final)
         executor = lowering.executor(results)
-        self._steps.append(NativeStep(executor, tuple(v.id for v in feeds), tuple(v.id for v in results)))
+        self._steps.append(NativeStep(nodes, executor, tuple(v.id for v in feeds), tuple(v.id for v in results)))
         known.update((value.id, value) for value in results)
 
     def _host_function(self, node: StaticNode) -> Callable[[dict[int, Array]], tuple[Array, ...]]:

@@ -134,8 +134,9 @@ def test_an_empty_input_gives_an_empty_result(load: Load) -> None:
 def test_an_index_out_of_range_is_an_error_that_names_it(load: Load, bad: int) -> None:
     data, table = programs.lookup()
     with load(data) as model:
-        with pytest.raises(IndexOutOfRangeError, match=str(bad)):
+        with pytest.raises(IndexOutOfRangeError, match=str(bad)) as caught:
             model(np.array([0, bad]))
+        assert "'rows' (aten.embedding.default)" in str(caught.value), "the error must name the node"
         np.testing.assert_array_equal(model(np.array([4, 0])), table[[4, 0]])
 
 
