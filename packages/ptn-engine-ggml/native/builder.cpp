@@ -136,10 +136,12 @@ Tensor Builder::contiguous(const Tensor& x) {
     out.strides = contiguous_strides(x.shape, x.item_size());
     return out;
   }
-  if (x.origin == Origin::kConstant) {
+  const std::size_t whole_size = ggml_nbytes(x.storage);
+  if (x.origin == Origin::kConstant && x.nbytes() <= whole_size) {
     // A copy lives as long as what it was made of: literals go with this graph, and another may get their addresses.
-    Weights& owner = weights_->owns(x.storage) ? *weights_ : literals_;
-    if (const Tensor* made = owner.contiguous(x)) return *made;
+    // So does a part of a weight, which may be another one for every input shape: kept, they would add up.
+    const bool lasting = weights_->owns(x.storage) && x.nbytes() == whole_size;
+    if (const Tensor* made = (lasting ? *weights_ : literals_).contiguous(x)) return *made;
   }
   return copy(x);
 }

@@ -308,11 +308,21 @@ void bind_rest(py::module_& m) {
       .def_property_readonly("buffer_size", [](const PyExecutor& e) { return e.executor().buffer_size(); });
 }
 
+// The kernels are compiled for such processors (see meson.build); elsewhere they would end the process.
+void require_processor() {
+#ifdef PTN_NEEDS_X86_64_V3
+  __builtin_cpu_init();
+  const bool fits = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2");
+  if (!fits) throw py::import_error("this processor lacks AVX2, FMA or BMI2, which ptn-engine-ggml is built for");
+#endif
+}
+
 }  // namespace
 }  // namespace ptn
 
 PYBIND11_MODULE(_native, m) {
   using namespace ptn;
+  require_processor();
   init_ggml();
   m.attr("__version__") = PTN_VERSION;
   m.attr("GGML_VERSION_BUILT_WITH") = PTN_GGML_VERSION;

@@ -14,7 +14,7 @@ import pytest
 from ptn_engine_ggml.engine import GgmlContext, GgmlEngine, GgmlHost
 from ptn_engine_ggml.lower import registry
 from ptn_format.dtypes import ScalarType
-from ptn_format.graph import TensorMeta
+from ptn_format.graph import IntArg, OutputValueKind, TensorMeta
 from ptn_format.package import Package, open_package
 from ptn_runtime.conformance.programs import MethodBuilder, affine, counter, lookup, pack, static_meta
 from ptn_runtime.engine import Device, StaticNode, Value
@@ -206,3 +206,25 @@ def test_the_best_engine_is_chosen() -> None:
     with ptn_runtime.load(data) as model:
         assert model.engine == "ggml"
         assert model.device == "cpu"
+
+
+def test_parts_of_constants_do_not_pile_up(host: GgmlHost) -> None:
+    """A mask cut to every input length: each build holds its own part, the context none."""
+    length = 640  # large enough that lowering does not fold the parts
+    mask = np.tri(length, dtype=np.float32)
+    builder = MethodBuilder("forward")
+    builder.constant("mask", mask)
+    builder.input("x", (2, length), length)
+    meta = builder.metas["x"]
+    builder.call("flat", "aten.t.default", static_meta(mask), self="mask")
+    builder.scalar("rows", "aten.sym_size.int", OutputValueKind.INT, self="x", dim=0)
+    part = TensorMeta(ScalarType.FLOAT, meta.sizes)
+    builder.call("part", "aten.slice.Tensor", part, self="flat", dim=0, start=0, end=IntArg(ref="rows"), step=1)
+    builder.call("y", "aten.mul.Tensor", meta, self="x", other="part")
+    builder.result("y")
+    own = context(host, pack([builder.build()], {"mask": mask}))
+    executable = own.compile("forward")
+    for rows in range(500, length, 20):
+        (y,) = executable.run([np.ones((rows, length), np.float32)]).outputs
+        np.testing.assert_array_equal(y, mask.T[:rows])
+    assert own.weights.bytes_copied + own.weights.bytes_in_place <= 2 * mask.nbytes

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 from ptn_format.dtypes import ScalarType
 from ptn_runtime.engine import StaticNode, Value
 
-from ptn_engine_ggml.lower.common import axes_of, axis_of, call, last_element, promoted, scalar_parameters
+from ptn_engine_ggml.lower.common import (
+    axes_of,
+    axis_of,
+    call,
+    last_element,
+    promoted,
+    scalar_parameters,
+    scalar_tensor,
+)
 from ptn_engine_ggml.lower.registry import Outputs, lower
 
 if TYPE_CHECKING:
@@ -150,6 +159,8 @@ def narrow(b: Builder, out: Outputs, self: Tensor, dim: int, start: int, length:
 @lower(
     "aten.split.Tensor",
     "aten.split_with_sizes.default",
+    "aten.unsafe_split.Tensor",
+    "aten.unsafe_split_with_sizes.default",
     "aten.chunk.default",
     "aten.tensor_split.sections",
 )
@@ -204,6 +215,17 @@ def as_strided(
     b: Builder, out: Outputs, self: Tensor, size: Sizes, stride: Sizes, storage_offset: int | None = None
 ) -> Tensor:
     return b.contiguous(self).as_strided(size, stride, storage_offset or 0)
+
+
+@lower("aten.resize.default", empty=True)
+def resize(b: Builder, out: Outputs, self: Tensor, size: Sizes, memory_format: str | None = None) -> Tensor:
+    """The elements in order; what there are too few of is zero."""
+    count = math.prod(size)
+    if self.numel == 0:
+        return scalar_tensor(b, out.dtype, 0).expand(out.shape)
+    flat = b.view(self, (self.numel,))
+    flat = flat.slice(0, 0, 1, count) if count <= self.numel else padded(b, flat, [0], [count])
+    return b.view(flat, out.shape)
 
 
 @lower("aten.unfold.default")

@@ -13,7 +13,7 @@ from ptn_format.dtypes import ScalarType
 from ptn_runtime.engine import StaticNode
 
 from ptn_engine_ggml._native import Builder, Tensor
-from ptn_engine_ggml.lower.common import axis_of, call, float32, rounded, scalar_tensor
+from ptn_engine_ggml.lower.common import axis_of, call, float32, promoted, rounded, scalar_tensor
 from ptn_engine_ggml.lower.elementwise import kernel
 from ptn_engine_ggml.lower.registry import FLOATS, Outputs, lower
 
@@ -121,7 +121,7 @@ def _batch(
     return call(b, "norm.batch", inputs, out, (*_flags(weight, bias), int(statistics)), (eps,))
 
 
-@lower("aten._native_batch_norm_legit_no_training.default")
+@lower("aten._native_batch_norm_legit_no_training.default", "aten._native_batch_norm_legit.default")
 def batch_norm_no_training(
     b: Builder,
     out: Outputs,
@@ -132,6 +132,7 @@ def batch_norm_no_training(
     running_var: Tensor,
     momentum: float,
     eps: float,
+    training: bool = False,
 ) -> tuple[Tensor, ...]:
     result = _batch(b, out[:1], input, weight, bias, running_mean, running_var, eps)
     return (result, *(b.empty(int(value.dtype), value.shape) for value in out[1:]))
@@ -152,6 +153,40 @@ def batch_norm(
     cudnn_enabled: bool,
 ) -> Tensor:
     return _batch(b, out, input, weight, bias, running_mean, running_var, eps)  # type: ignore[no-any-return]
+
+
+@lower("aten._native_batch_norm_legit_functional.default")
+def batch_norm_functional(
+    b: Builder,
+    out: Outputs,
+    input: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    running_mean: Tensor,
+    running_var: Tensor,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> tuple[Tensor, ...]:
+    """The last two results are the statistics as they are afterwards."""
+    if not training:
+        unchanged = batch_norm_no_training(
+            b, Outputs(out[:3]), input, weight, bias, running_mean, running_var, momentum, eps
+        )
+        return (*unchanged, running_mean, running_var)
+    y, mean, rstd = _batch(b, out[:3], input, weight, bias, None, None, eps)
+    axes = [axis for axis in range(input.rank) if axis != 1]
+    count = input.numel // input.shape[1]
+    wide = ScalarType.DOUBLE if input.dtype is ScalarType.DOUBLE else FLOAT
+    spec = [(int(wide), mean.shape)]
+    correction = 1.0 if count > 1 else 0.0
+    (variance,) = b.custom("reduction.var", (promoted(b, input, wide),), spec, [len(axes), *axes], [correction])
+    moved = []
+    for old, new in ((running_mean, mean), (running_var, variance)):
+        kept = kernel(b, "mul", wide, old.shape, wide, old, 1 - momentum)
+        total = kernel(b, "add_scaled", wide, old.shape, wide, kept, new, momentum)
+        moved.append(promoted(b, total, old.dtype))
+    return (y, mean, rstd, *moved)
 
 
 @lower("aten._native_batch_norm_legit.no_stats")

@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 
 from ptn_format.dtypes import ScalarType
 from ptn_runtime.engine import SUPPORTED, Device, StaticNode, Support, Value
+from ptn_runtime.reference.control import OPERATORS as CONTROL_OPERATORS
 
 __all__ = [
     "ALL",
@@ -53,7 +54,7 @@ FAMILIES = (
 )
 """Modules of this package that fill the table."""
 
-HOST_OPERATORS = frozenset({"control.cond", "control.while_loop", "control.map", "aten._assert_async.msg"})
+HOST_OPERATORS = frozenset({*CONTROL_OPERATORS, "aten._assert_async.msg"})
 """Operators that the host decides on between native calls; see `build.py`."""
 
 FLOATS = frozenset({ScalarType.FLOAT, ScalarType.HALF, ScalarType.BFLOAT16})
