@@ -67,7 +67,8 @@ class Encoder(nn.Module):
         x = self.first(x + self.out(seen.transpose(1, 2).reshape(batch, length, 16)))
         x = self.second(x + self.down(functional.gelu(self.up(x))))
         weights = mask[..., None].to(x.dtype)
-        return (x * weights).sum(1) / weights.sum(1).clamp(min=1e-9)
+        pooled: torch.Tensor = (x * weights).sum(1) / weights.sum(1).clamp(min=1e-9)
+        return pooled
 
 
 class Decoder(nn.Module):
@@ -80,8 +81,8 @@ class Decoder(nn.Module):
         self.tokens = nn.Embedding(20, 8)
         self.qkv = nn.Linear(8, 24)
         self.norm = nn.RMSNorm(8)
-        self.register_buffer("keys", torch.zeros(1, self.LENGTH, 8))
-        self.register_buffer("values", torch.zeros(1, self.LENGTH, 8))
+        self.keys = nn.Buffer(torch.zeros(1, self.LENGTH, 8))
+        self.values = nn.Buffer(torch.zeros(1, self.LENGTH, 8))
 
     def forward(self, ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         """Logits of tokens [1, T] at `positions` [T]."""
@@ -117,7 +118,8 @@ class Mlp(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """The same shape, [N, 64]."""
-        return x + self.second(functional.silu(self.first(x)))
+        result: torch.Tensor = x + self.second(functional.silu(self.first(x)))
+        return result
 
 
 def quantized(config: Any) -> nn.Module:
@@ -140,7 +142,7 @@ def int4_weights() -> nn.Module:
     """4-bit weights in groups of 32, stored packed."""
     from torchao.quantization import IntxWeightOnlyConfig, PerGroup
 
-    return quantized(IntxWeightOnlyConfig(weight_dtype=torch.int4, granularity=PerGroup(32)))
+    return quantized(IntxWeightOnlyConfig(weight_dtype=torch.int4, granularity=PerGroup(32)))  # type: ignore[attr-defined]
 
 
 def plain(build: Callable[[], nn.Module], *inputs: tuple[torch.Tensor, ...], dynamic: Any = None) -> Any:
@@ -206,7 +208,7 @@ def main() -> int:
             results = (results,) if isinstance(results, torch.Tensor) else results
             for kind, tensors in (("in", args), ("out", results)):
                 record.update({f"{step:02}.{method}.{kind}{i}": t.numpy() for i, t in enumerate(tensors)})
-        np.savez(folder / "calls.npz", **record)
+        np.savez(folder / "calls.npz", allow_pickle=False, **record)
         print(f"{name}: {(folder / 'model.ptn').stat().st_size} bytes, {len(calls)} calls")
     return 0
 

@@ -21,6 +21,7 @@ from ptn_runtime.engine import API_VERSION, EngineContext
 from ptn_runtime.errors import ClosedError, IndexOutOfRangeError, InputError, StateError
 from ptn_runtime.lowering.program import LoweredProgram
 from ptn_runtime.registry import registry
+from ptn_runtime.select import match_device
 
 Load = Callable[..., ptn_runtime.Model]
 CYCLES = 1000
@@ -38,8 +39,7 @@ def context(engine_name: str, device_id: str | None) -> Any:
 
     def create(data: bytes) -> EngineContext:
         engine = registry().engine(engine_name)
-        devices = engine.devices()
-        device = next(d for d in devices if device_id in (None, d.id))
+        device = match_device(engine.name, engine.devices(), device_id, engine.unavailable())
         package = open_package(data)
         host = engine.create_host(device)
         created = host.create_context(LoweredProgram(package), package)
