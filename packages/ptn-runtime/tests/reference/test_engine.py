@@ -9,7 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from ptn_format import quant
 from ptn_format.dtypes import ScalarType
+from ptn_format.graph import AffineGroup
 from ptn_runtime.engine import EngineContext, RunResult
 from ptn_runtime.errors import ClosedError, ExecutionError, IndexOutOfRangeError, InputError, StateError
 from ptn_runtime.lowering.program import StateSpec
@@ -72,7 +74,9 @@ class Graph:
         )
 
 
-def context(constants: Mapping[str, np.ndarray] | None = None, states: Mapping[str, StateSpec] | None = None) -> Any:
+def context(
+    constants: Mapping[str, np.ndarray] | None = None, states: Mapping[str, StateSpec] | None = None, **options: Any
+) -> Any:
     """A context over a package that is only a dict."""
     reads: list[str] = []
 
@@ -84,7 +88,7 @@ def context(constants: Mapping[str, np.ndarray] | None = None, states: Mapping[s
 
     package = SimpleNamespace(constant=constant, reads=reads)
     program = SimpleNamespace(states=states or {})
-    return ENGINE.create_host(CPU).create_context(program, package)  # type: ignore[arg-type]
+    return ENGINE.create_host(CPU, **options).create_context(program, package)  # type: ignore[arg-type]
 
 
 def run(graph: StaticGraph, *inputs: np.ndarray, on: EngineContext | None = None) -> RunResult:
@@ -315,6 +319,32 @@ def test_support_says_precisely_what_is_missing() -> None:
 def test_unknown_options_are_refused() -> None:
     with pytest.raises(TypeError, match="the reference engine has no option threads"):
         ENGINE.create_host(CPU, threads=3)
+
+
+@pytest.mark.parametrize("decode_once", [False, True])
+def test_quantised_constants_are_decoded_once_where_asked(monkeypatch: pytest.MonkeyPatch, decode_once: bool) -> None:
+    """Two builds and a fork read one constant with two ranges; results are the same, and nobody can write to them."""
+    decoded = []
+    original = quant.unpack_affine
+
+    def count(packed: np.ndarray, scheme: AffineGroup, sizes: tuple[int, ...]) -> np.ndarray:
+        decoded.append(scheme.quant_min)
+        return original(packed, scheme, sizes)
+
+    monkeypatch.setattr(quant, "unpack_affine", count)
+    g = Graph()
+    packed = g.value(ValueKind.CONSTANT, ScalarType.BYTE, (2,), key="packed")
+    results = [
+        g.call("ptn.unpack_affine.default", packed=packed, scheme=AffineGroup("s", FLOAT, low, low + 15), sizes=(4,))
+        for low in (-8, 0)
+    ]
+    graph = g.finish(*results)
+    first = context({"packed": np.array([0x10, 0xFE], np.uint8)}, decode_once=decode_once)
+    for on in (first, first, first.fork()):
+        outputs = run(graph, on=on).outputs
+        assert [output.tolist() for output in outputs] == [[-8, -7, 6, 7], [0, 1, 14, 15]]
+        outputs[0][:] = 99
+    assert decoded == [-8, 0] * (1 if decode_once else 3)
 
 
 def test_intermediate_arrays_are_freed() -> None:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ReferenceEngine"]
 
+_DECODERS = frozenset({"ptn.dequantize_packed.default", "ptn.unpack_affine.default"})
 _CPU = Device(id="cpu", kind="cpu", description="numpy on the host's processor")
 
 
@@ -53,29 +54,48 @@ class ReferenceEngine(Engine):
             return Support.no(f"the reference engine has no kernel for {node.op}")
         return Support.no(f"{node.op} is not in the catalogue of operators; add a shape rule and a kernel for it")
 
-    def create_host(self, device: Device, **options: Any) -> EngineHost:
-        """There is nothing to bring up, and there are no options."""
+    def options(self) -> Mapping[str, str]:
+        """The options of `create_host`."""
+        return {"decode_once": "keep the values of quantised constants: faster, for several times the memory (False)"}
+
+    def create_host(self, device: Device, *, decode_once: bool = False, **options: Any) -> EngineHost:
+        """There is nothing to bring up; see `options`."""
         if options:
             raise TypeError(f"the reference engine has no option {', '.join(sorted(options))}")
-        return ReferenceHost(self, device)
+        return ReferenceHost(self, device, decode_once=decode_once)
 
 
 class ReferenceHost(EngineHost):
     """The host's memory."""
 
+    def __init__(self, engine: Engine, device: Device, *, decode_once: bool = False) -> None:
+        super().__init__(engine, device)
+        self.decode_once = decode_once
+
     def create_context(self, program: LoweredProgram, package: Package) -> EngineContext:
         """Loads a program; constants are read when a build first needs them."""
-        return ReferenceContext(self, program, package, {})
+        return ReferenceContext(self, program, package, {}, {} if self.decode_once else None)
 
 
 class ReferenceContext(EngineContext):
-    """Constants as read-only arrays by key, shared between forks; state as arrays by key."""
+    """Constants as read-only arrays by key, shared between forks; state as arrays by key.
+
+    Attributes:
+        constants: the constants that have been read.
+        decoded: the values of quantised ones, where they are kept.
+    """
 
     def __init__(
-        self, host: EngineHost, program: LoweredProgram, package: Package, constants: dict[str, Array]
+        self,
+        host: EngineHost,
+        program: LoweredProgram,
+        package: Package,
+        constants: dict[str, Array],
+        decoded: dict[Any, Array] | None = None,
     ) -> None:
         super().__init__(host, program, package)
         self.constants = constants
+        self.decoded = decoded
         self.state: dict[str, Array] = {}
         self.reset_state()
 
@@ -117,12 +137,31 @@ class ReferenceContext(EngineContext):
     def fork(self) -> EngineContext:
         """A second context over the same constants, its state as the file gives it."""
         self._check_open()
-        return ReferenceContext(self.host, self.program, self.package, self.constants)
+        return ReferenceContext(self.host, self.program, self.package, self.constants, self.decoded)
+
+    def kernel(self, node: StaticNode) -> Callable[..., Any]:
+        """What runs a node."""
+        call: Callable[..., Any] = control.OPERATORS.get(node.op) or KERNELS[node.op]
+        packed, decoded = node.args.get("packed"), self.decoded
+        if decoded is None or node.op not in _DECODERS or not isinstance(packed, Value) or packed.key is None:
+            return call
+        identity = (node.op, packed.key, node.args["scheme"], node.outputs[0].dtype)
+
+        def remember(out: Outputs, **args: Any) -> Array:
+            values = decoded.get(identity)
+            if values is None:
+                values = np.ascontiguousarray(call(out, **args))
+                values.flags.writeable = False
+                decoded[identity] = values
+            return values
+
+        return remember
 
     def close(self) -> None:
         """Drops the arrays."""
         super().close()
         self.constants = {}
+        self.decoded = None
         self.state = {}
 
     def _spec(self, key: str) -> StateSpec:
@@ -205,7 +244,7 @@ class _Plan:
         # Results that nobody reads go at once; so do arguments after their last reader.
         dead = [value for value in (*node.inputs(), *node.outputs) if last.get(value.id, index) <= index]
         frees = tuple({self.slot(value) for value in dead if value.kind is ValueKind.NODE})
-        call = control.OPERATORS.get(node.op) or KERNELS[node.op]
+        call = context.kernel(node)
         specs = Outputs(TensorSpec(value.dtype, value.shape) for value in node.outputs)
         expected = tuple((spec.dtype.numpy, spec.shape) for spec in specs)
         return _Step(node, call, specs, expected, fixed, tuple(tensors), tuple(lists), outputs, frees)
