@@ -20,6 +20,28 @@ constexpr unsigned class_of() {
   return std::is_same_v<C, bool> ? kBools : std::is_floating_point_v<C> ? kFloats : kIntegers;
 }
 
+template <typename Op, typename = void>
+struct HasLimit : std::false_type {};
+template <typename Op>
+struct HasLimit<Op, std::void_t<decltype(Op::kLimit)>> : std::true_type {};
+
+// Whether all arguments are within the range of an operator's vectorisable form; NaN is.
+inline bool within(const float* x, std::int64_t count, float limit) {
+  bool beyond = false;
+  for (std::int64_t i = 0; i < count; ++i) beyond |= std::fabs(x[i]) > limit;
+  return !beyond;
+}
+
+// Powers of positive finite numbers to finite ones: there exp(b log(a)) holds without exceptions.
+inline bool all_positive(const float* a, const float* b, std::int64_t count) {
+  constexpr float infinity = std::numeric_limits<float>::infinity();
+  bool other = false;
+  for (std::int64_t i = 0; i < count; ++i) {
+    other |= !(a[i] > 0.0F) | !(a[i] < infinity) | !(std::fabs(b[i]) < infinity);
+  }
+  return !other;
+}
+
 template <typename Op, int kArity, typename C>
 void loop(const void* const* operands, void* result, std::int64_t count) {
   const Op op{};
@@ -27,6 +49,21 @@ void loop(const void* const* operands, void* result, std::int64_t count) {
   const C* b = static_cast<const C*>(operands[kArity > 1 ? 1 : 0]);
   const C* c = static_cast<const C*>(operands[kArity > 2 ? 2 : 0]);
   const C* d = static_cast<const C*>(operands[kArity > 3 ? 3 : 0]);
+  if constexpr (HasLimit<Op>::value && std::is_same_v<C, float>) {
+    if (!within(a, count, Op::kLimit)) {
+      float* out = static_cast<float*>(result);
+      for (std::int64_t i = 0; i < count; ++i) out[i] = Op::beyond(a[i]);
+      return;
+    }
+  }
+  if constexpr (std::is_same_v<Op, ops::Pow> && std::is_same_v<C, float>) {
+    if (all_positive(a, b, count)) {
+      float* out = static_cast<float*>(result);
+#pragma GCC ivdep
+      for (std::int64_t i = 0; i < count; ++i) out[i] = static_cast<float>(fast::exp(fast::log_positive(a[i]) * b[i]));
+      return;
+    }
+  }
   // The result may be the memory of an operand, element for element, which ivdep allows.
   if constexpr (kArity == 1) {
     auto* out = static_cast<decltype(op(*a))*>(result);

@@ -7,6 +7,8 @@
 #include <stdexcept>
 #include <type_traits>
 
+#include "math.h"
+
 namespace ptn::kernels::ops {
 
 template <typename C>
@@ -83,6 +85,32 @@ inline C modulus(C a, C b) {
       __VA_ARGS__                     \
     }                                 \
   };
+// A function of the standard library, for float its vectorisable twin.
+#define PTN_FUNCTION(NAME, FUNCTION)                  \
+  struct NAME {                                       \
+    template <typename C>                             \
+    C operator()(C x) const {                         \
+      if constexpr (std::is_same_v<C, float>) {       \
+        return static_cast<float>(fast::FUNCTION(x)); \
+      } else {                                        \
+        return std::FUNCTION(x);                      \
+      }                                               \
+    }                                                 \
+  };
+// The same, but arguments beyond `kLimit` go to the standard library.
+#define PTN_PERIODIC(NAME, FUNCTION)                           \
+  struct NAME {                                                \
+    static constexpr float kLimit = fast::kTrigonometricLimit; \
+    template <typename C>                                      \
+    C operator()(C x) const {                                  \
+      if constexpr (std::is_same_v<C, float>) {                \
+        return static_cast<float>(fast::FUNCTION(x));          \
+      } else {                                                 \
+        return std::FUNCTION(x);                               \
+      }                                                        \
+    }                                                          \
+    static float beyond(float x) { return std::FUNCTION(x); }  \
+  };
 #define PTN_TEST(NAME, ...)              \
   struct NAME {                          \
     template <typename C>                \
@@ -108,38 +136,85 @@ PTN_UNARY(Trunc, return std::trunc(x);)
 PTN_UNARY(Frac, return x - std::trunc(x);)
 // The default rounding mode is to nearest even, as torch.round.
 PTN_UNARY(Round, return std::nearbyint(x);)
-PTN_UNARY(Exp, return std::exp(x);)
-PTN_UNARY(Exp2, return std::exp2(x);)
-PTN_UNARY(Expm1, return std::expm1(x);)
-PTN_UNARY(Log, return std::log(x);)
-PTN_UNARY(Log2, return std::log2(x);)
-PTN_UNARY(Log10, return std::log10(x);)
-PTN_UNARY(Log1p, return std::log1p(x);)
+PTN_FUNCTION(Exp, exp)
+PTN_UNARY(
+    Exp2, if constexpr (std::is_same_v<C, float>) { return static_cast<float>(fast::exp(x * fast::kLn2)); } else {
+      return std::exp2(x);
+    })
+PTN_FUNCTION(Expm1, expm1)
+PTN_FUNCTION(Log, log)
+PTN_UNARY(
+    Log2,
+    if constexpr (std::is_same_v<C, float>) { return static_cast<float>(fast::log(x) * 1.44269504088896340736); } else {
+      return std::log2(x);
+    })
+PTN_UNARY(
+    Log10,
+    if constexpr (std::is_same_v<C, float>) { return static_cast<float>(fast::log(x) * 0.43429448190325182765); } else {
+      return std::log10(x);
+    })
+PTN_FUNCTION(Log1p, log1p)
 PTN_UNARY(Sqrt, return std::sqrt(x);)
 PTN_UNARY(Rsqrt, return C(1) / std::sqrt(x);)
 PTN_UNARY(Reciprocal, return C(1) / x;)
-PTN_UNARY(Sin, return std::sin(x);)
-PTN_UNARY(Cos, return std::cos(x);)
-PTN_UNARY(Tan, return std::tan(x);)
+PTN_PERIODIC(Sin, sin)
+PTN_PERIODIC(Cos, cos)
+PTN_PERIODIC(Tan, tan)
 PTN_UNARY(Asin, return std::asin(x);)
 PTN_UNARY(Acos, return std::acos(x);)
 PTN_UNARY(Atan, return std::atan(x);)
 PTN_UNARY(Sinh, return std::sinh(x);)
 PTN_UNARY(Cosh, return std::cosh(x);)
-PTN_UNARY(Tanh, return std::tanh(x);)
+PTN_FUNCTION(Tanh, tanh)
 PTN_UNARY(Asinh, return std::asinh(x);)
 PTN_UNARY(Acosh, return std::acosh(x);)
 PTN_UNARY(Atanh, return std::atanh(x);)
-PTN_UNARY(Erf, return std::erf(x);)
+PTN_FUNCTION(Erf, erf)
 PTN_UNARY(Erfc, return std::erfc(x);)
 PTN_UNARY(Lgamma, return std::lgamma(x);)
-PTN_UNARY(Sigmoid, return C(1) / (C(1) + std::exp(-x));)
-PTN_UNARY(Silu, return x / (C(1) + std::exp(-x));)
-PTN_UNARY(Gelu, return C(0.5) * x * (C(1) + std::erf(x * C(0.70710678118654752440)));)
+// Sigmoid and tanh of the computed type, in double for float.
+template <typename C>
+inline double sigmoid(C x) {
+  if constexpr (std::is_same_v<C, float>) {
+    return fast::sigmoid(x);
+  } else {
+    return 1.0 / (1.0 + std::exp(-x));
+  }
+}
+template <typename C>
+inline double error_function(double x) {
+  if constexpr (std::is_same_v<C, float>) {
+    return fast::erf(x);
+  } else {
+    return std::erf(x);
+  }
+}
+template <typename C>
+inline double log1p_exp(double x) {
+  if constexpr (std::is_same_v<C, float>) {
+    return fast::log1p(fast::exp(x));
+  } else {
+    return std::log1p(std::exp(x));
+  }
+}
+PTN_UNARY(Sigmoid, return static_cast<C>(sigmoid(x));)
+PTN_UNARY(Silu, return static_cast<C>(x * sigmoid(x));)
+PTN_UNARY(Gelu, return static_cast<C>(0.5 * x * (1.0 + error_function<C>(x * 0.70710678118654752440)));)
+// 0.5 (1 + tanh(u)) is the sigmoid of 2 u.
 PTN_UNARY(GeluTanh, const C inner = C(0.79788456080286535588) * (x + C(0.044715) * x * x * x);
-          return C(0.5) * x * (C(1) + std::tanh(inner));)
-PTN_UNARY(LogSigmoid, return (x < C(0) ? x : C(0)) - std::log1p(std::exp(-std::fabs(x)));)
-PTN_UNARY(Mish, return x * std::tanh(std::log1p(std::exp(x)));)
+          return static_cast<C>(x * sigmoid(C(2) * inner));)
+PTN_UNARY(LogSigmoid, return static_cast<C>((x < C(0) ? x : C(0)) - log1p_exp<C>(-std::fabs(x)));)
+// tanh(log(1 + e)) is (e^2 + 2 e) / (e^2 + 2 e + 2), of which nothing cancels; from 30 on it is 1.
+PTN_UNARY(
+    Mish, const double e =
+              [](double y) {
+                if constexpr (std::is_same_v<C, float>) {
+                  return fast::exp(y);
+                } else {
+                  return std::exp(y);
+                }
+              }(x > C(30) ? C(30) : x);
+    const double n = e * (e + 2.0); return static_cast<C>(x * (n / (n + 2.0)));)
 PTN_UNARY(Hardsigmoid, const C shifted = x + C(3); return (shifted < C(0)   ? C(0)
                                                            : shifted > C(6) ? C(6)
                                                                             : shifted) /
@@ -223,6 +298,8 @@ PTN_TEST(
 PTN_TEST(Signbit, if constexpr (kIsFloat<C>) { return std::signbit(x); } else { return x < C(0); })
 
 #undef PTN_UNARY
+#undef PTN_FUNCTION
+#undef PTN_PERIODIC
 #undef PTN_TEST
 
 // ---- two operands ----------------------------------------------------------------------------------------------
@@ -385,13 +462,19 @@ struct Lerp {
 struct Elu {
   template <typename C>
   C operator()(C x, C alpha, C scale, C input_scale) const {
-    return x <= C(0) ? std::expm1(x * input_scale) * (alpha * scale) : x * scale;
+    if constexpr (std::is_same_v<C, float>) {
+      const float negative = static_cast<float>(fast::expm1(x * input_scale)) * (alpha * scale);
+      return x <= C(0) ? negative : x * scale;
+    } else {
+      return x <= C(0) ? std::expm1(x * input_scale) * (alpha * scale) : x * scale;
+    }
   }
 };
 struct Softplus {
   template <typename C>
   C operator()(C x, C beta, C threshold) const {
-    return x * beta > threshold ? x : std::log1p(std::exp(x * beta)) / beta;
+    const C soft = static_cast<C>(log1p_exp<C>(x * beta) / beta);
+    return x * beta > threshold ? x : soft;
   }
 };
 struct Threshold {

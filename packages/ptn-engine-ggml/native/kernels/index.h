@@ -59,6 +59,24 @@ inline bool nan(C x) {
   }
 }
 
+// Calls `function` with the reduction as a compile-time constant.
+template <typename F>
+void dispatch_reduce(Reduce reduce, F&& function) {
+  switch (reduce) {
+    case Reduce::kReplace:
+      return function(std::integral_constant<Reduce, Reduce::kReplace>{});
+    case Reduce::kSum:
+    case Reduce::kMean:  // a sum until it is divided
+      return function(std::integral_constant<Reduce, Reduce::kSum>{});
+    case Reduce::kProduct:
+      return function(std::integral_constant<Reduce, Reduce::kProduct>{});
+    case Reduce::kMaximum:
+      return function(std::integral_constant<Reduce, Reduce::kMaximum>{});
+    case Reduce::kMinimum:
+      return function(std::integral_constant<Reduce, Reduce::kMinimum>{});
+  }
+}
+
 // target <- target (reduce) value, rounded to the storage type at each step as PyTorch does.
 template <typename T>
 inline void combine(T& target, T value, Reduce reduce) {

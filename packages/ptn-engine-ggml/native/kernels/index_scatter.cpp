@@ -61,9 +61,9 @@ void divide_means(const Hits& hits, T* out, std::int64_t count) {
 }
 
 // One write: element (row, i) of index at `source` goes to x's element `target`.
-template <typename T>
-void scatter_rows(const TensorView& x, const TensorView& index, const TensorView& source, T* out, int axis,
-                  Reduce reduce, Hits& hits, Range range) {
+template <typename T, Reduce kReduce, bool kHits>
+void scatter_rows(const TensorView& x, const TensorView& index, const TensorView& source, T* out, int axis, Hits& hits,
+                  Range range) {
   const int rank = index.shape.rank(), last = rank - 1;
   const std::int64_t length = index.shape[last];
   Shape strides = contiguous_strides(x.shape);
@@ -86,8 +86,8 @@ void scatter_rows(const TensorView& x, const TensorView& index, const TensorView
       for (std::int64_t i = 0; i < count; ++i) {
         const std::int64_t target = rows.offset(0) + checked(block[i], size, axis) * along + (first + i) * step;
         const T value = constant ? *from : from[first + i];
-        const bool replace = hits.needed() && hits.replaces(target);
-        combine(out[target], value, replace ? Reduce::kReplace : reduce);
+        const bool replace = kHits && hits.replaces(target);
+        combine(out[target], value, replace ? Reduce::kReplace : kReduce);
       }
     }
   }
@@ -125,7 +125,14 @@ void run_scatter(const KernelCall& call, int axis, Reduce reduce, bool include_s
     using T = typename decltype(tag)::type;
     Hits hits(reduce, include_self, x.numel());
     T* out = call.outputs[0].as<T>();
-    scatter_rows(x, index, source, out, axis, reduce, hits, range);
+    dispatch_reduce(reduce, [&](auto fixed) {
+      constexpr Reduce kReduce = decltype(fixed)::value;
+      if (hits.needed()) {
+        scatter_rows<T, kReduce, true>(x, index, source, out, axis, hits, range);
+      } else {
+        scatter_rows<T, kReduce, false>(x, index, source, out, axis, hits, range);
+      }
+    });
     if (reduce == Reduce::kMean) divide_means(hits, out, x.numel());
   });
 }

@@ -3,7 +3,7 @@
 // matmul.matmul   inputs [a (..., m, k), b (..., k, n)]: batch axes broadcast. Integers wrap.
 // matmul.linear   inputs [x (..., k), weight (n, k), bias?]; ints [has bias].
 #include <algorithm>
-#include <vector>
+#include <memory>
 
 #include "families.h"
 #include "support.h"
@@ -15,25 +15,36 @@ namespace {
 template <typename C>
 using accumulator_t = std::conditional_t<std::is_floating_point_v<C>, double, std::uint64_t>;
 
-// Rows [begin, end) of out (m, n) = a (m, k) x b, with b as k rows of n.
+constexpr std::int64_t kWidth = 128;  // columns of a tile
+constexpr std::int64_t kRows = 4;     // rows of a tile, which share each load of b
+
+// A tile of `rows` rows and `width` columns of out (m, n) = a (m, k) x b, with b as k rows of n.
 template <typename C>
-void multiply_rows(const C* a, const C* b, C* out, std::int64_t begin, std::int64_t end, std::int64_t k, std::int64_t n,
-                   std::vector<accumulator_t<C>>& sums) {
+void multiply_tile(const C* a, const C* b, C* out, std::int64_t rows, std::int64_t width, std::int64_t k,
+                   std::int64_t n) {
   using A = accumulator_t<C>;
-  constexpr std::int64_t kWidth = 256;
-  sums.resize(static_cast<std::size_t>(kWidth));
-  for (std::int64_t row = begin; row < end; ++row) {
-    for (std::int64_t first = 0; first < n; first += kWidth) {
-      const std::int64_t width = std::min(kWidth, n - first);
-      std::fill_n(sums.begin(), width, A(0));
-      for (std::int64_t i = 0; i < k; ++i) {
-        const A factor = static_cast<A>(a[row * k + i]);
-        const C* from = b + i * n + first;
-        for (std::int64_t j = 0; j < width; ++j) sums[static_cast<std::size_t>(j)] += factor * static_cast<A>(from[j]);
-      }
-      for (std::int64_t j = 0; j < width; ++j) {
-        out[row * n + first + j] = static_cast<C>(sums[static_cast<std::size_t>(j)]);
-      }
+  A sums[kRows][kWidth] = {};
+  for (std::int64_t i = 0; i < k; ++i) {
+    const C* from = b + i * n;
+    for (std::int64_t r = 0; r < rows; ++r) {
+      const A factor = static_cast<A>(a[r * k + i]);
+      A* row = sums[r];
+      for (std::int64_t j = 0; j < width; ++j) row[j] += factor * static_cast<A>(from[j]);
+    }
+  }
+  for (std::int64_t r = 0; r < rows; ++r) {
+    for (std::int64_t j = 0; j < width; ++j) out[r * n + j] = static_cast<C>(sums[r][j]);
+  }
+}
+
+// Rows [begin, end) of the product.
+template <typename C>
+void multiply_rows(const C* a, const C* b, C* out, std::int64_t begin, std::int64_t end, std::int64_t k,
+                   std::int64_t n) {
+  for (std::int64_t first = 0; first < n; first += kWidth) {
+    const std::int64_t width = std::min(kWidth, n - first);
+    for (std::int64_t row = begin; row < end; row += kRows) {
+      multiply_tile(a + row * k, b + first, out + row * n + first, std::min(kRows, end - row), width, k, n);
     }
   }
 }
@@ -63,12 +74,11 @@ void matmul(const KernelCall& call, int thread, int threads) {
     const Whole<C> a(call.inputs[0]), b(call.inputs[1]);
     const ElementWriter<C> writer(output);
     std::unique_ptr<C[]> rows(new C[static_cast<std::size_t>(m * n > 0 ? m * n : 1)]);
-    std::vector<accumulator_t<C>> sums;
     Odometer<2> position(batch, {batch_strides(a_shape, m * k), batch_strides(b_shape, k * n)});
     for (std::int64_t row = range.begin; row < range.end;) {
       const std::int64_t item = row / m, first = row % m, last = std::min(m, first + range.end - row);
       position.seek(item);
-      multiply_rows(a.data() + position.offset(0), b.data() + position.offset(1), rows.get(), first, last, k, n, sums);
+      multiply_rows(a.data() + position.offset(0), b.data() + position.offset(1), rows.get(), first, last, k, n);
       writer.write(row * n, rows.get() + first * n, (last - first) * n);
       row += last - first;
     }

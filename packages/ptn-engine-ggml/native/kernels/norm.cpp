@@ -56,6 +56,22 @@ double variance_of(const C* x, std::int64_t count, double mean) {
          static_cast<double>(count);
 }
 
+// (x - mean) * scale * weight + bias, in place.
+template <typename C>
+void normalise(C* x, std::int64_t count, C mean, C scale, const C* weight, const C* bias) {
+  if (weight != nullptr && bias != nullptr) {
+    for (std::int64_t i = 0; i < count; ++i) x[i] = (x[i] - mean) * scale * weight[i] + bias[i];
+    return;
+  }
+  for (std::int64_t i = 0; i < count; ++i) x[i] = (x[i] - mean) * scale;
+  if (weight != nullptr) {
+    for (std::int64_t i = 0; i < count; ++i) x[i] *= weight[i];
+  }
+  if (bias != nullptr) {
+    for (std::int64_t i = 0; i < count; ++i) x[i] += bias[i];
+  }
+}
+
 void store_statistic(const KernelCall& call, int output, std::int64_t index, double value) {
   if (output >= call.num_outputs) return;
   const TensorView& view = call.outputs[output];
@@ -91,10 +107,7 @@ void layer(const KernelCall& call, int thread, int threads) {
         square = variance_of(row.data(), inner, mean);
       }
       const double scale = 1.0 / std::sqrt(square + eps);
-      for (std::int64_t i = 0; i < inner; ++i) {
-        C& value = row[static_cast<std::size_t>(i)];
-        value = static_cast<C>((static_cast<double>(value) - mean) * scale) * weight.get(i, C(1)) + bias.get(i, C(0));
-      }
+      normalise(row.data(), inner, static_cast<C>(mean), static_cast<C>(scale), weight.data(), bias.data());
       writer.write(r * inner, row.data(), inner);
       if (kRms) {
         store_statistic(call, 1, r, scale);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "families.h"
+#include "math.h"
 #include "reduction.h"
 
 namespace ptn::kernels {
@@ -149,23 +150,73 @@ void running_extreme(const KernelCall& call, int thread, int threads) {
   });
 }
 
-// Rows with the axis innermost and of one dtype are done in place; others column by column with a copy.
+// exp of a difference that is at most 0, as C.
+template <typename C>
+inline C exp_of(C x) {
+  if constexpr (std::is_same_v<C, float>) {
+    return static_cast<float>(fast::exp(x));
+  } else {
+    return std::exp(x);
+  }
+}
+
+template <typename C>
+inline C higher(C a, C b) {
+  return a > b || is_nan_value(a) ? a : b;
+}
+
+// Softmax of one run; `y` may be `x`.
 template <typename C, bool kLog>
 void softmax_row(const C* x, C* y, std::int64_t count) {
-  C highest = -std::numeric_limits<C>::infinity();
-  for (std::int64_t i = 0; i < count; ++i) highest = x[i] > highest || x[i] != x[i] ? x[i] : highest;
-  double sum = 0.0;
-  for (std::int64_t i = 0; i < count; ++i) {
-    const C value = std::exp(x[i] - highest);
-    sum += value;
-    if (!kLog) y[i] = value;
+  C lanes[kLanes];
+  std::fill_n(lanes, kLanes, -std::numeric_limits<C>::infinity());
+  std::int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) {
+    for (std::int64_t j = 0; j < kLanes; ++j) lanes[j] = higher(lanes[j], x[i + j]);
   }
+  for (; i < count; ++i) lanes[0] = higher(lanes[0], x[i]);
+  for (std::int64_t j = 1; j < kLanes; ++j) lanes[0] = higher(lanes[0], lanes[j]);
+  const C highest = lanes[0];
   if constexpr (kLog) {
+    double sum = 0.0;
+    C block[kBlock];
+    for (std::int64_t first = 0; first < count; first += kBlock) {
+      const std::int64_t part = std::min(kBlock, count - first);
+      for (std::int64_t k = 0; k < part; ++k) block[k] = exp_of(x[first + k] - highest);
+      sum += sum_of(block, part, [](double value) { return value; });
+    }
     const C log_sum = static_cast<C>(std::log(sum));
-    for (std::int64_t i = 0; i < count; ++i) y[i] = x[i] - highest - log_sum;
+    for (std::int64_t k = 0; k < count; ++k) y[k] = x[k] - highest - log_sum;
   } else {
-    const C scale = static_cast<C>(1.0 / sum);
-    for (std::int64_t i = 0; i < count; ++i) y[i] *= scale;
+#pragma GCC ivdep
+    for (std::int64_t k = 0; k < count; ++k) y[k] = exp_of(x[k] - highest);
+    const C scale = static_cast<C>(1.0 / sum_of(y, count, [](double value) { return value; }));
+    for (std::int64_t k = 0; k < count; ++k) y[k] *= scale;
+  }
+}
+
+// Softmax down `width` columns of `length` rows in `x`, which becomes the result.
+template <typename C, bool kLog>
+void softmax_columns(C* x, std::int64_t length, std::int64_t width) {
+  C highest[kTile];
+  double sums[kTile] = {};
+  std::fill_n(highest, width, -std::numeric_limits<C>::infinity());
+  for (std::int64_t k = 0; k < length; ++k) {
+    for (std::int64_t i = 0; i < width; ++i) highest[i] = higher(highest[i], x[k * width + i]);
+  }
+  for (std::int64_t k = 0; k < length; ++k) {
+    C* row = x + k * width;
+    for (std::int64_t i = 0; i < width; ++i) {
+      const C value = exp_of(row[i] - highest[i]);
+      sums[i] += static_cast<double>(value);
+      row[i] = kLog ? row[i] - highest[i] : value;
+    }
+  }
+  C factors[kTile];
+  for (std::int64_t i = 0; i < width; ++i) factors[i] = static_cast<C>(kLog ? std::log(sums[i]) : 1.0 / sums[i]);
+  for (std::int64_t k = 0; k < length; ++k) {
+    C* row = x + k * width;
+    for (std::int64_t i = 0; i < width; ++i) row[i] = kLog ? row[i] - factors[i] : row[i] * factors[i];
   }
 }
 
@@ -178,30 +229,24 @@ void softmax(const KernelCall& call, int thread, int threads) {
   const Columns columns = columns_along(input.shape, parameters.next_int());
   dispatch_float(output.dtype, [&](auto tag) {
     using C = typename decltype(tag)::type;
-    const std::size_t length = static_cast<std::size_t>(columns.length);
     const std::int64_t width = std::min(columns.inner, kTile);
-    std::vector<C> x(length * static_cast<std::size_t>(width)), row(length), y(length);
+    std::vector<C> values(static_cast<std::size_t>(columns.length * width));
+    C* x = values.data();
     const ConvertFunction load = convert_function(input.dtype, scalar_type_of<C>());
     const ConvertFunction store = convert_function(scalar_type_of<C>(), output.dtype);
     for_columns(columns, 20, thread, threads, [&](std::int64_t first, std::int64_t count) {
       if (columns.inner == 1) {
-        load(at(input, first), row.data(), columns.length);
-        softmax_row<C, kLog>(row.data(), y.data(), columns.length);
-        store(y.data(), at_mutable(output, first), columns.length);
+        load(at(input, first), x, columns.length);
+        softmax_row<C, kLog>(x, x, columns.length);
+        store(x, at_mutable(output, first), columns.length);
         return;
       }
       for (std::int64_t k = 0; k < columns.length; ++k) {
-        load(at(input, first + k * columns.inner), x.data() + k * count, count);
+        load(at(input, first + k * columns.inner), x + k * count, count);
       }
-      for (std::int64_t i = 0; i < count; ++i) {
-        for (std::int64_t k = 0; k < columns.length; ++k)
-          row[static_cast<std::size_t>(k)] = x[static_cast<std::size_t>(k * count + i)];
-        softmax_row<C, kLog>(row.data(), y.data(), columns.length);
-        for (std::int64_t k = 0; k < columns.length; ++k)
-          x[static_cast<std::size_t>(k * count + i)] = y[static_cast<std::size_t>(k)];
-      }
+      softmax_columns<C, kLog>(x, columns.length, count);
       for (std::int64_t k = 0; k < columns.length; ++k) {
-        store(x.data() + k * count, at_mutable(output, first + k * columns.inner), count);
+        store(x + k * count, at_mutable(output, first + k * columns.inner), count);
       }
     });
   });
