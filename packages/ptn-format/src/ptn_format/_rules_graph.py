@@ -294,7 +294,7 @@ class _Body:
         operands = [argument.arg for argument in node.inputs if isinstance(argument.arg, TensorListArg)]
         given = sum(len(operand.names) for operand in operands)
         name = (node.target or "").removeprefix(_HIGHER_ORDER)
-        if name not in ("cond", "map_impl", "while_loop") or not operands:
+        if name not in ("cond", "map_impl", "scan", "while_loop") or not operands:
             return
         for argument in node.inputs:
             if isinstance(argument.arg, GraphArg) and len(argument.arg.graph.inputs) != given:

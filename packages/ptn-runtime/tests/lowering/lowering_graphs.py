@@ -151,11 +151,11 @@ class GraphBuilder:
         self._node(name, target, args, named, (Output("", OutputValueKind.TENSOR_LIST, names=names),), (), None)
         return [T(item) for item in names]
 
-    def multi_call(self, target: str, /, *args: Any, count: int, **named) -> list[T]:
+    def multi_call(self, target: str, /, *args: Any, count: int, mutated=(), **named) -> list[T]:
         """A node with `count` tensor results."""
         name = self.fresh(target)
         names = tuple(f"{name}_{i}" for i in range(count))
-        self._node(name, target, args, named, tuple(Output(item) for item in names), (), None)
+        self._node(name, target, args, named, tuple(Output(item) for item in names), mutated, None)
         return [T(item) for item in names]
 
     def scalar(self, target: str, /, *args: Any, kind=OutputValueKind.INT, **named) -> S:

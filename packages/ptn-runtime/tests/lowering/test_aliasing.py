@@ -295,12 +295,90 @@ def test_in_place_reshape_is_refused():
     assert "changes the shape or storage of its argument in place" in refused(g.build(result))
 
 
-def test_out_variant_is_refused():
+def test_out_variant_writes_to_out():
+    g = GraphBuilder()
+    x, y = g.input("x", F32, 3), g.input("y", F32, 3)
+    base = g.call("torch.ops.aten.clone.default", x)
+    row = g.call("torch.ops.aten.view.default", base, (1, 3))
+    result = g.call("torch.ops.aten.atan2.out", self=x, other=y, out=base, mutated=("out",))
+    graph = specialize(g.build(result, row))
+    first, second = np.array([1, -2, 3], np.float32), np.array([-1, 0.5, 2], np.float32)
+    written, seen = run(graph, first, second)
+    np.testing.assert_allclose(written, np.arctan2(first, second), rtol=1e-6)
+    np.testing.assert_array_equal(seen, written[None])
+
+
+def test_out_variant_without_functional_form_is_refused():
     g = GraphBuilder()
     x = g.input("x", F32, 3)
     base = g.call("torch.ops.aten.clone.default", x)
-    result = g.call("torch.ops.aten.relu.out", self=x, out=base, mutated=("out",))
-    assert "writes to its argument(s)" in refused(g.build(result))
+    result = g.call("torch.ops.aten.frexp.Tensor_out", self=x, mantissa=base, exponent=base, mutated=("mantissa",))
+    assert "writes to its argument(s) mantissa" in refused(g.build(result))
+
+
+@pytest.mark.parametrize("count", [4, 8])
+def test_resize_in_place_gives_the_elements_in_order(count):
+    g = GraphBuilder()
+    x = g.input("x", F32, 2, 3)
+    base = g.call("torch.ops.aten.clone.default", x)
+    row = g.call("torch.ops.aten.select.int", base, 0, 1)
+    result = g.call("torch.ops.aten.resize_.default", self=base, size=(2, count // 2), mutated=("self",))
+    graph = specialize(g.build(result, base, row))
+    array = np.arange(6, dtype=np.float32).reshape(2, 3)
+    resized, base_after, row_after = run(graph, array)
+    assert resized.shape == (2, count // 2)
+    np.testing.assert_array_equal(resized.reshape(-1)[:6], np.arange(min(count, 6)))
+    np.testing.assert_array_equal(base_after, resized)
+    np.testing.assert_array_equal(row_after, array[1])
+
+
+def test_resize_in_place_of_a_view_or_an_input_and_writes_after_it_are_refused():
+    g = GraphBuilder()
+    x = g.input("x", F32, 2, 3)
+    result = g.call("torch.ops.aten.resize_.default", self=x, size=(3,), mutated=("self",))
+    assert "changes the shape of input 'x' in place" in refused(g.build(result))
+    g = GraphBuilder()
+    base = g.call("torch.ops.aten.clone.default", g.input("x", F32, 2, 3))
+    view = g.call("torch.ops.aten.select.int", base, 0, 1)
+    result = g.call("torch.ops.aten.resize_.default", self=view, size=(2,), mutated=("self",))
+    assert "changes the shape of a view in place" in refused(g.build(result))
+    g = GraphBuilder()
+    base = g.call("torch.ops.aten.clone.default", g.input("x", F32, 2, 3))
+    view = g.call("torch.ops.aten.select.int", base, 0, 1)
+    g.call("torch.ops.aten.resize_.default", self=base, size=(4,), mutated=("self",))
+    result = g.call("torch.ops.aten.relu_.default", view)
+    assert "views share through aten.resize_.default" in refused(g.build(result))
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_batch_norm_updates_its_running_statistics(training):
+    g = GraphBuilder()
+    x = g.input("x", F32, 4, 2)
+    mean = g.buffer("mean", "bn.mean", F32, 2)
+    variance = g.buffer("var", "bn.var", F32, 2)
+    results = g.multi_call(
+        "torch.ops.aten._native_batch_norm_legit.default",
+        input=x,
+        weight=None,
+        bias=None,
+        running_mean=mean,
+        running_var=variance,
+        training=training,
+        momentum=0.25,
+        eps=1e-5,
+        mutated=("running_mean", "running_var"),
+        count=3,
+    )
+    package_arrays = {"bn.mean": np.array([1, 2], np.float32), "bn.var": np.array([4, 9], np.float32)}
+    graph = specialize(g.build(results[0]), constants=package_arrays)
+    op = "aten._native_batch_norm_legit" + ("_functional.default" if training else ".default")
+    assert [node.op for node in graph.nodes] == [op]
+    updated = {update.old.key: update.new for update in graph.state_updates}
+    if training:
+        (node,) = graph.nodes
+        assert updated == {"bn.mean": node.outputs[3], "bn.var": node.outputs[4]}
+    else:
+        assert updated == {}
 
 
 def test_dead_write_is_dropped():

@@ -434,6 +434,36 @@ def test_while_loop_and_map_stay():
     assert graph.outputs[0].shape == (3, 3, 2)
 
 
+def test_scan_stays_and_builds_constants_in():
+    g = GraphBuilder()
+    start = g.input("start", F32, 2)
+    xs = g.input("xs", F32, (1, 9), 2)
+    weight = g.constant("w", np.array([2, 3], np.float32))
+    step = GraphBuilder("step")
+    a, x, w = step.input("a", F32, 2), step.input("x", F32, 2), step.input("w", F32, 2)
+    total = step.call("torch.ops.aten.add.Tensor", a, step.call("torch.ops.aten.mul.Tensor", x, w))
+    graph = step.graph(total, step.call("torch.ops.aten.neg.default", total))
+    last, rows = g.multi_call("torch.ops.higher_order.scan", graph, [start], [xs], [weight], count=2)
+    static = specialize(g.build(last, rows), (2,), (5, 2), constants={"w": np.array([2, 3], np.float32)})
+    (node,) = static.nodes
+    assert node.op == "control.scan"
+    assert [value.shape for value in node.outputs] == [(2,), (5, 2)]
+    assert node.args["additional_inputs"] == ()
+    (nested,) = node.subgraphs()
+    assert [value.name for value in nested.inputs] == ["a", "x"]
+    assert [value.key for value in nested.constants] == ["w"]
+
+
+def test_scan_must_keep_what_it_carries():
+    g = GraphBuilder()
+    start, xs = g.input("start", F32, 2), g.input("xs", F32, 4, 2)
+    step = GraphBuilder("step")
+    step.input("a", F32, 2)
+    graph = step.graph(step.call("torch.ops.aten.isnan.default", step.input("x", F32, 2)))
+    (last,) = g.multi_call("torch.ops.higher_order.scan", graph, [start], [xs], [], count=1)
+    assert "a step turns (float32[2]) into (bool[2])" in raised(LoweringError, g.build(last))
+
+
 def test_nested_graph_must_not_write_to_operands():
     inner = GraphBuilder("branch")
     a = inner.input("a", F32, 4)

@@ -56,6 +56,8 @@ _LIST_RESULTS = frozenset(
         "aten.split_with_sizes.default",
         "aten.tensor_split.sections",
         "aten.unbind.int",
+        "aten.unsafe_split.Tensor",
+        "aten.unsafe_split_with_sizes.default",
     }
 )
 

@@ -81,6 +81,31 @@ def map_rows(args: Mapping[str, Any]) -> tuple[bytes, list[Array]]:
     return finished(method, args, "y")
 
 
+def scan(args: Mapping[str, Any]) -> tuple[bytes, list[Array]]:
+    """`total = total * w + x` along the rows of `xs`; gives the running totals, negated."""
+    method = method_of(args)
+    step = MethodBuilder("step")
+    row = static_meta(args["total"])
+    for name in ("total", "x", "w"):
+        step.input(name, *args["total"].shape)
+    step.call("decayed", "aten.mul.Tensor", row, self="total", other="w")
+    step.call("next", "aten.add.Tensor", row, self="decayed", other="x")
+    step.call("y", "aten.neg.default", row, self="next")
+    step.result("next")
+    step.result("y")
+    tensors = {name: TensorListArg((value,)) for name, value in (("init", "total"), ("xs", "xs"))}
+    metas = {"last": row, "rows": static_meta(args["xs"])}
+    method.call_many(
+        metas,
+        "higher_order.scan",
+        combine_fn=GraphArg("step", step.graph()),
+        **tensors,
+        additional_inputs=TensorListArg(("w",)),
+    )
+    method.result("last")
+    return finished(method, args, "rows")
+
+
 def assertion(args: Mapping[str, Any]) -> tuple[bytes, list[Array]]:
     """`x + 1` after an assertion that `ok` holds."""
     method = method_of(args)
@@ -101,6 +126,13 @@ def cases() -> Iterator[Case]:
     for rows in (1, 3):
         x = floats(rows, 4)
         yield Case("control.map", f"{rows} rows", {"x": x, "w": w}, (x + w,), program=map_rows)
+    for rows in (1, 4):
+        args = {"total": floats(3), "xs": floats(rows, 3, seed=2), "w": floats(3, seed=3)}
+        total, totals = args["total"], []
+        for x in args["xs"]:
+            total = total * args["w"] + x
+            totals.append(-total)
+        yield Case("control.scan", f"{rows} rows", args, (total, np.stack(totals)), program=scan)
     op = "aten._assert_async.msg"
     yield Case(op, "holds", {"ok": np.array(True), "x": X}, (X + 1,), program=assertion)
     yield Case(op, "does not hold", {"ok": np.array(False), "x": X}, raises="InputError", program=assertion)

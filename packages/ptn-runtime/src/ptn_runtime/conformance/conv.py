@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 from ptn_format.dtypes import ScalarType as T
 
 from ptn_runtime.conformance.case import Case, floats
+from ptn_runtime.lowering.static import TensorSpec
+from ptn_runtime.shapes import infer
 
 OP = "aten.convolution.default"
 WEIGHTS = frozenset({"weight", "bias"})
@@ -97,6 +99,27 @@ def patches() -> Iterator[Case]:
     yield Case("aten.im2col.default", "float16", {"self": floats(1, 2, 5, 5, dtype=T.HALF), **forms["plain"]})
 
 
+def gradients(name: str, args: Mapping[str, Any]) -> Iterator[Case]:
+    """The backward pass of a convolution."""
+    arrays = {key: value for key, value in args.items() if isinstance(value, np.ndarray)}
+    specs = {key: TensorSpec(T.from_numpy(value.dtype), value.shape) for key, value in arrays.items()}
+    (result,) = infer(OP, {**args, **specs})
+    rest = {key: value for key, value in args.items() if key not in ("input", "weight", "bias")}
+    yield Case(
+        "aten.convolution_backward.default",
+        name,
+        {
+            "grad_output": floats(*result.shape, seed=7),
+            "input": args["input"],
+            "weight": args["weight"],
+            "bias_sizes": (result.shape[1],),
+            **rest,
+            "output_mask": (True, True, True),
+        },
+        constants=WEIGHTS,
+    )
+
+
 def cases() -> Iterator[Case]:
     """Every case of the family."""
     yield from named_convolutions()
@@ -136,6 +159,9 @@ def cases() -> Iterator[Case]:
     for name, args in forms.items():
         yield Case(OP, name, args, constants=WEIGHTS)
     yield Case(OP, "weight is an input", forms["3x3"])
+    for name in ("3x3", "uneven", "groups", "depthwise", "1-d, stride 2", "3-d, stride 2", "transposed, uneven",
+                 "transposed, groups", "transposed, padding"):  # fmt: skip
+        yield from gradients(name, forms[name])
     for dtype in (T.HALF, T.BFLOAT16, T.DOUBLE):
         args = convolution((2, 3, 7, 8), (4, 3, 3, 3), padding=1, dtype=dtype)
         yield Case(OP, dtype.torch_name, args, constants=WEIGHTS, atol=None if dtype is T.DOUBLE else 4e-2)

@@ -135,6 +135,13 @@ def writing() -> Iterator[Case]:
     yield Case("aten.masked_scatter.default", "float32", {"self": x, "mask": mask, "source": floats(60, seed=1)})
 
 
+def table_gradients() -> Iterator[Case]:
+    op = "aten.embedding_dense_backward.default"
+    args = {"grad_output": floats(2, 3, 4), "indices": indices(1, 0, 6, 1, 6, 1).reshape(2, 3), "num_weights": 7}
+    for name, padding, scale in (("plain", -1, False), ("padding", 6, False), ("by frequency", -1, True)):
+        yield Case(op, name, {**args, "padding_idx": padding, "scale_grad_by_freq": scale})
+
+
 def bags() -> Iterator[Case]:
     op = "aten._embedding_bag.default"
     free = frozenset({1, 2, 3})  # notes for the backward pass, which differ between PyTorch's own ways to compute it
@@ -215,6 +222,7 @@ def selected_by_data() -> Iterator[Case]:
 
 def cases() -> Iterator[Case]:
     """Every case of the family."""
+    yield from table_gradients()
     yield from bags()
     yield from axes_of_indices()
     yield from other_writing()

@@ -71,6 +71,10 @@ def views() -> Iterator[Case]:
         "overlapping",
         {"self": floats(10), "size": (3, 4), "stride": (2, 1), "storage_offset": 1},
     )
+    for sizes in ((4, 2), (3,), (2, 1, 2, 5), ()):
+        yield Case("aten.resize.default", f"to {list(sizes)}", {"self": x, "size": sizes})
+    yield Case("aten.unsafe_split.Tensor", "rest", {"self": x, "split_size": 3, "dim": 2})
+    yield Case("aten.unsafe_split_with_sizes.default", "three", {"self": x, "split_sizes": (1, 2, 1), "dim": 2})
     yield Case("aten.split_with_sizes.default", "three", {"self": x, "split_sizes": (1, 2, 1), "dim": 2})
 
 

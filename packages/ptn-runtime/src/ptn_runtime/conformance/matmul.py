@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 from ptn_format.dtypes import ScalarType as T
+from ptn_format.graph import BoolArg, IntListArg
 
-from ptn_runtime.conformance.case import Case, floats, integers
+from ptn_runtime.conformance.case import Array, Case, floats, integers
+from ptn_runtime.conformance.programs import MethodBuilder, pack, static_meta
 
 WEIGHT = frozenset({"weight", "bias"})
 DTYPES = (T.FLOAT, T.HALF, T.BFLOAT16, T.DOUBLE)
@@ -60,6 +63,77 @@ def distances() -> Iterator[Case]:
     many = {"x1": floats(40, 6), "x2": floats(30, 6, seed=1), "p": 2.0, "compute_mode": 1}
     yield Case("aten.cdist.default", "through matrix products", many, atol=1e-3)
     yield Case("aten.pdist.default", "one row", {"self": floats(1, 3), "p": 2.0}, (np.zeros(0, np.float32),))
+
+
+def pairs(numbers: Array) -> Array:
+    """Complex numbers as real ones with a last axis of 2."""
+    return np.stack((numbers.real, numbers.imag), axis=-1)
+
+
+def transform(args: Mapping[str, Any]) -> tuple[bytes, list[Array]]:
+    """A Fourier transform; complex tensors enter and leave a program by views."""
+    given = dict(args)
+    op, x, result = given.pop("op"), given.pop("x"), static_meta(given.pop("result"))
+    literals = {
+        name: IntListArg(value) if isinstance(value, tuple) else BoolArg(value) if isinstance(value, bool) else value
+        for name, value in given.items()
+    }
+    method = MethodBuilder("forward")
+    method.input("x", *x.shape, dtype=T.from_numpy(x.dtype))
+    source = "x" if "r2c" in op else method.call("z", "aten.view_as_complex.default", static_meta(x), self="x")
+    y = method.call("y", op, result, self=source, **literals)
+    if "c2r" not in op:
+        y = method.call("parts", "aten.view_as_real.default", result, self="y")
+    method.result(y)
+    return pack([method.build()], {}), [x]
+
+
+def transformed(op: str, name: str, args: Mapping[str, Any], want: Array) -> Case:
+    return Case(op, name, args, (want,), rtol=1e-5, atol=1e-4, program=transform)
+
+
+def transforms() -> Iterator[Case]:
+    for dtype in (T.FLOAT, T.DOUBLE):
+        kind = dtype.numpy
+        real, parts = floats(3, 4, 10, dtype=dtype), floats(3, 4, 6, 2, dtype=dtype)
+        wide = parts.astype(np.float64)
+        z = wide[..., 0] + 1j * wide[..., 1]
+        for dim in ((2,), (1, 2)):
+            name = f"{dtype.torch_name}, axes {list(dim)}"
+            common = {"dim": dim, "normalization": 0}
+            for onesided in (True, False):
+                op = "aten._fft_r2c.default"
+                result = np.fft.rfftn(real, axes=dim) if onesided else np.fft.fftn(real, axes=dim)
+                want = pairs(result).astype(kind)
+                args = {"op": op, "x": real, "result": want, **common, "onesided": onesided}
+                yield Case(
+                    op,
+                    f"{name}, {'half' if onesided else 'whole'}",
+                    args,
+                    (want,),
+                    program=transform,
+                    rtol=1e-5,
+                    atol=1e-4,
+                )
+            for forward in (True, False):
+                op = "aten._fft_c2c.default"
+                result = np.fft.fftn(z, axes=dim) if forward else np.fft.ifftn(z, axes=dim, norm="forward")
+                want = pairs(result).astype(kind)
+                args = {"op": op, "x": parts, "result": want, **common, "forward": forward}
+                yield Case(
+                    op,
+                    f"{name}, {'forward' if forward else 'backward'}",
+                    args,
+                    (want,),
+                    program=transform,
+                    rtol=1e-5,
+                    atol=1e-4,
+                )
+            op = "aten._fft_c2r.default"
+            for size in (10, 11):
+                want = np.fft.irfftn(z, [*z.shape[dim[0] : 2], size], axes=dim).astype(kind)
+                args = {"op": op, "x": parts, "result": want, "dim": dim, "normalization": 2, "last_dim_size": size}
+                yield transformed(op, f"{name}, {size} elements", args, want)
 
 
 def cases() -> Iterator[Case]:
@@ -135,6 +209,7 @@ def cases() -> Iterator[Case]:
     yield from vectors()
     yield from sums_of_products()
     yield from distances()
+    yield from transforms()
     yield Case("aten.mm.default", "int64", {"self": integers(3, 8), "mat2": integers(8, 5, seed=1)})
     yield Case(
         "aten.mm.default", "int32", {"self": integers(3, 8, dtype=T.INT), "mat2": integers(8, 5, dtype=T.INT, seed=1)}

@@ -148,6 +148,8 @@ def more_norms() -> Iterator[Case]:
         name = "training" if training else "inference"
         args = {"input": x, **affine, **running, "training": training, **rates}
         yield Case("aten._native_batch_norm_legit_functional.default", name, args, constants=WEIGHTS)
+    legit = {"input": x, **affine, **running, "training": False, **rates}
+    yield Case("aten._native_batch_norm_legit.default", "inference", legit, constants=WEIGHTS)
     inference = {"input": x, **affine, **running, "training": False, **rates, "cudnn_enabled": False}
     yield Case("aten.batch_norm.default", "inference", inference, constants=WEIGHTS)
     bare = {**inference, "weight": None, "bias": None}
@@ -163,8 +165,46 @@ def more_norms() -> Iterator[Case]:
     yield Case("aten.native_dropout.default", "training", drop, compare="form", within=(0.0, 2.5))
 
 
+def backward() -> Iterator[Case]:
+    """Gradients of norms; their statistics are given, as the forward pass returned them."""
+    mask = (True, True, True)
+    for dtype in (T.FLOAT, T.DOUBLE):
+        x, gradient = floats(2, 6, 4, 5, dtype=dtype), floats(2, 6, 4, 5, dtype=dtype, seed=1)
+        for count in (1, 2):
+            sizes = (4, 5)[2 - count :]
+            statistics = (2, 6, 4, 5)[: 4 - count] + (1,) * count
+            args = {
+                "grad_out": gradient,
+                "input": x,
+                "normalized_shape": sizes,
+                "mean": floats(*statistics, dtype=dtype, low=-0.5, high=0.5),
+                "rstd": floats(*statistics, dtype=dtype, low=0.5, high=1, seed=2),
+                "weight": floats(*sizes, dtype=dtype, seed=3),
+                "bias": floats(*sizes, dtype=dtype, seed=4),
+                "output_mask": mask,
+            }
+            name = f"{dtype.torch_name}, {count} axes"
+            yield Case("aten.native_layer_norm_backward.default", name, args, constants=WEIGHTS)
+        for groups in (1, 3):
+            args = {
+                "grad_out": gradient,
+                "input": x,
+                "mean": floats(2, groups, dtype=dtype, low=-0.5, high=0.5),
+                "rstd": floats(2, groups, dtype=dtype, low=0.5, high=1, seed=2),
+                "weight": floats(6, dtype=dtype, seed=3),
+                "N": 2,
+                "C": 6,
+                "HxW": 20,
+                "group": groups,
+                "output_mask": mask,
+            }
+            name = f"{dtype.torch_name}, {groups} groups"
+            yield Case("aten.native_group_norm_backward.default", name, args, constants=WEIGHTS)
+
+
 def cases() -> Iterator[Case]:
     """Every case of the family."""
+    yield from backward()
     yield from with_dtypes()
     yield from more_norms()
     yield from softmax()

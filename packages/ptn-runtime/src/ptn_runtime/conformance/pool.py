@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 from ptn_format.dtypes import ScalarType as T
 
-from ptn_runtime.conformance.case import Case, floats, permutation
+from ptn_runtime.conformance.case import Case, floats, integers, permutation
 
 NAN, INF = float("nan"), float("inf")
 
@@ -106,8 +107,35 @@ def pools_by_rank() -> Iterator[Case]:
         yield Case(op, "ties take the first", {"self": np.zeros_like(x), "output_size": (2,) * axes})
 
 
+def backward() -> Iterator[Case]:
+    """Gradients of two-dimensional pools."""
+    x = permutation(2, 3, 7, 8)
+    for dtype in (T.FLOAT, T.DOUBLE):
+        for size in ((2, 3), (1, 1), (7, 8), (9, 10)):
+            pair = {"grad_output": floats(2, 3, *size, dtype=dtype), "self": x.astype(dtype.numpy)}
+            yield Case("aten._adaptive_avg_pool2d_backward.default", f"{dtype.torch_name} from {list(size)}", pair)
+    args: dict[str, Any]
+    window = {"kernel_size": (3, 2), "stride": (2, 2), "padding": (1, 0), "ceil_mode": False}
+    for name, change, size in (
+        ("padding counts", {}, (4, 4)),
+        ("padding does not count", {"count_include_pad": False}, (4, 4)),
+        ("divisor", {"divisor_override": 5}, (4, 4)),
+        ("ceil mode", {"ceil_mode": True, "kernel_size": (2, 3)}, (4, 4)),
+        ("stride of the kernel", {"stride": ()}, (3, 4)),
+    ):
+        args = {"grad_output": floats(2, 3, *size), "self": x, **window, "count_include_pad": True}
+        args["divisor_override"] = None
+        yield Case("aten.avg_pool2d_backward.default", name, {**args, **change})
+    places = integers(2, 3, 4, 4, low=0, high=56)
+    args = {"grad_output": floats(2, 3, 4, 4), "self": x, **window, "dilation": (1, 1), "indices": places}
+    yield Case("aten.max_pool2d_with_indices_backward.default", "places meet", args)
+    one = {**args, "grad_output": floats(3, 4, 4), "self": x[0], "indices": places[0]}
+    yield Case("aten.max_pool2d_with_indices_backward.default", "no batch axis", one)
+
+
 def cases() -> Iterator[Case]:
     """Every case of the family."""
+    yield from backward()
     yield from pools_by_rank()
     yield from max_pools()
     yield from average_pools()

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from ptn_format.graph import NamedArgument
 
 __all__ = [
+    "CARRIED_RESULTS",
     "CONTROL",
     "IGNORED_ARGUMENTS",
     "IN_PLACE_VIEWS",
@@ -14,6 +15,7 @@ __all__ = [
     "SURPLUS_ARGUMENTS",
     "canonical_name",
     "functional_name",
+    "functional_overload",
     "is_in_place",
     "is_view_copy",
     "without_surplus",
@@ -42,15 +44,22 @@ _VIEW_COPIES = frozenset(
         "unfold",
         "unsqueeze",
         "view",
+        "view_as_complex",
+        "view_as_real",
     )
 )
 
 _RENAMED = {
+    "aten._neg_view.default": "aten.neg.default",
+    "aten._neg_view_copy.default": "aten.neg.default",
     "aten._reshape_alias.default": "aten.view.default",
     "aten._unsafe_view.default": "aten.view.default",
     "aten.lift.default": "aten.alias.default",
     "aten.lift_fresh.default": "aten.alias.default",
     "aten.detach.default": "aten.alias.default",
+    # A complex tensor is a real one with a last axis of 2: see `complex.py`.
+    "aten.view_as_complex.default": "aten.alias.default",
+    "aten.view_as_real.default": "aten.alias.default",
     "aten._assert_async.default": "aten._assert_async.msg",
     "aten._index_put_impl.default": "aten.index_put.default",
     "aten._unsafe_index_put.default": "aten.index_put.default",
@@ -76,11 +85,20 @@ _FUNCTIONAL = {
 """Functional forms whose overload is called otherwise."""
 _IN_PLACE_OPERATORS = {f"aten.__i{name}__": f"aten.__{name}__" for name in _BITWISE}
 
+CARRIED_RESULTS: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "aten._native_batch_norm_legit.default": (
+        "aten._native_batch_norm_legit_functional.default",
+        ("running_mean", "running_var"),
+    ),
+}
+"""Operators that write to arguments: the functional form, and which arguments its surplus results replace."""
+
 CONTROL: Mapping[str, str] = {
     "higher_order.cond": "control.cond",
     "higher_order.while_loop": "control.while_loop",
     "higher_order.map": "control.map",
     "higher_order.map_impl": "control.map",
+    "higher_order.scan": "control.scan",
 }
 """Higher-order operators, `torch.ops.` dropped, and their canonical names."""
 
@@ -88,7 +106,6 @@ IN_PLACE_VIEWS = frozenset(
     f"aten.{name}_"
     for name in (
         "as_strided",
-        "resize",
         "resize_as",
         "set",
         "squeeze",
@@ -157,6 +174,14 @@ def functional_name(name: str) -> str:
     base, _, overload = name.rpartition(".")
     name = f"{_IN_PLACE_OPERATORS.get(base) or base.removesuffix('_')}.{overload}"
     return _RENAMED.get(name, name)
+
+
+def functional_overload(name: str) -> str:
+    """The overload without `out` of one that writes there: `aten.atan2.out` is `aten.atan2.default`; else empty."""
+    base, _, overload = name.rpartition(".")
+    if overload == "out":
+        return f"{base}.default"
+    return f"{base}.{overload.removesuffix('_out')}" if overload.endswith("_out") else ""
 
 
 def without_surplus(target: str, inputs: tuple[NamedArgument, ...]) -> tuple[NamedArgument, ...]:

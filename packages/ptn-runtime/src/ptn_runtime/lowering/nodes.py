@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ptn_format.graph import (
@@ -27,6 +27,7 @@ from ptn_runtime.lowering import names
 from ptn_runtime.lowering.aliasing import Handle
 from ptn_runtime.lowering.arguments import BindError, bind, literal_or_ref, names_read
 from ptn_runtime.lowering.assertions import ASSERTIONS
+from ptn_runtime.lowering.complex import ComplexValues
 from ptn_runtime.lowering.plan import (
     Assertion,
     Call,
@@ -65,12 +66,14 @@ class NodeReader:
 
     def __init__(self, body: Body) -> None:
         self.body = body
+        self.complex = ComplexValues()
 
     def take(self, node: Node) -> None:
         """Adds the steps of `node`; where that cannot be, an `Unknown` step that says why."""
         target = node.target or ""
         context = _Context(node, names.canonical_name(target), node.metadata.get(SOURCE_KEY))
         try:
+            context.node = self.complex.rewritten(node)
             self._handler(context)(context)
         except BindError as error:
             self._take_unknown(context, str(error))
@@ -93,8 +96,14 @@ class NodeReader:
             return self._take_assertion
         if op.startswith("control."):
             return self._take_control
+        if op in names.CARRIED_RESULTS:
+            return self._take_carried
+        if op == "aten.resize_.default":
+            return self._take_resize
         if names.is_in_place(op):
             return self._take_in_place
+        if names.functional_overload(op) in OPERATORS:
+            return self._take_out
         return self._take_call
 
     def _drop(self, context: _Context) -> None:
@@ -198,24 +207,94 @@ class NodeReader:
         others = [item.name or "?" for item in node.inputs[1:] if item.mutated]
         if others:
             raise BindError(f"writes to its argument(s) {', '.join(others)}, which has no functional form")
-        if target.storage.frozen is not None:
-            raise BindError(f"writes to {target.storage.label}, {target.storage.frozen}")
         inputs = node.inputs
         op = names.functional_name(context.op)
         if op == "aten.zero.default":
             op = "aten.fill.Scalar"
             inputs = (node.inputs[0], NamedArgument("value", IntArg(0)))
+        self._replace(context, target, op, inputs)
+
+    def _take_out(self, context: _Context) -> None:
+        """An overload that writes its result to its argument `out`."""
+        node = context.node
+        mutated = [item.name or "?" for item in node.inputs if item.mutated]
+        given = {item.name: item for item in node.inputs}
+        target = self._handle_of(given["out"]) if "out" in given else None
+        if target is None or mutated not in ([], ["out"]):
+            raise BindError(f"writes to its argument(s) {', '.join(mutated)}, which has no functional form")
+        inputs = tuple(item for item in node.inputs if item.name != "out")
+        self._replace(context, target, names.functional_overload(context.op), inputs)
+
+    def _replace(self, context: _Context, target: Handle, op: str, inputs: tuple[NamedArgument, ...]) -> None:
+        """Gives `target` the result of `op`, which keeps the element type of `target`."""
+        _check_writable(target)
         old = self.body.tracker.read(target)
         call = self._call(context, op, inputs)
         if not call.outputs:  # the file may leave out the result of an in-place operator
-            call.outputs, call.names, call.metas = (self.body.new_slot(),), (node.name,), (None,)
+            call.outputs, call.names, call.metas = (self.body.new_slot(),), (context.node.name,), (None,)
         self.body.steps.append(call)
-        settled = self.body.new_slot()
-        self.body.steps.append(Settle(node.name, op, old, call.outputs[0], settled, context.source))
+        self._write(context, op, target, old, call.outputs[0])
         call.metas = (None,)  # the file's entry describes the settled value
-        self.body.tracker.write(target, settled)
         for name in call.names:
             self.body.handles[name] = target
+
+    def _write(self, context: _Context, op: str, target: Handle, old: int, new: int) -> None:
+        settled = self.body.new_slot()
+        self.body.steps.append(Settle(context.node.name, op, old, new, settled, context.source))
+        self.body.tracker.write(target, settled)
+
+    def _take_carried(self, context: _Context) -> None:
+        """An operator whose functional form returns the new contents of arguments after the results."""
+        node = context.node
+        op, written = names.CARRIED_RESULTS[context.op]
+        parameters = OPERATORS[context.op].parameters
+        given = {item.name or parameters[index]: item for index, item in enumerate(node.inputs)}
+        training = given["training"].arg if "training" in given else None
+        if isinstance(training, BoolArg) and training.ref is None and not training.value:
+            context.node = replace(node, inputs=tuple(replace(item, mutated=False) for item in node.inputs))
+            return self._take_call(context)
+        targets = [self._handle_of(given[name]) if name in given else None for name in written]
+        call = self._call(context, op, node.inputs)
+        self.body.steps.append(call)
+        for name, slot in zip(call.names, call.outputs, strict=True):
+            self.body.define(name, slot)
+        for name, target in zip(written, targets, strict=True):
+            if target is None:
+                raise BindError(f"its argument '{name}' is no tensor")
+            _check_writable(target)
+            new = self.body.new_slot()
+            call.outputs, call.names, call.metas = (
+                (*call.outputs, new),
+                (*call.names, f"{node.name}_{name}"),
+                (*call.metas, None),
+            )
+            self._write(context, op, target, self.body.tracker.read(target), new)
+        return None
+
+    def _take_resize(self, context: _Context) -> None:
+        """The tensor under its names so far is another one from here on; views keep the elements of the old one."""
+        body, node = self.body, context.node
+        target = self._handle_of(node.inputs[0]) if node.inputs else None
+        if target is None:
+            raise BindError("writes to something that is no tensor")
+        _check_writable(target)
+        if target.parent is not None:
+            raise BindError("changes the shape of a view in place")
+        if any(target is handle for handle in (*body.input_handles.values(), *body.state_handles.values())):
+            raise BindError(f"changes the shape of {target.storage.label} in place")
+        call = self._call(context, "aten.resize.default", node.inputs)
+        if not call.outputs:
+            call.outputs, call.names, call.metas = (body.new_slot(),), (node.name,), (None,)
+        body.steps.append(call)
+        shared = any(handle.storage is target.storage and handle is not target for handle in body.handles.values())
+        resized = body.tracker.root(call.outputs[0], target.storage.label)
+        if shared:
+            for storage in (target.storage, resized.storage):
+                storage.freeze(f"whose elements '{node.name}' and views share through {context.op}")
+        for name in [name for name, handle in body.handles.items() if handle is target]:
+            body.handles[name] = resized
+        for name in call.names:
+            body.handles[name] = resized
 
     def _take_scalar(self, context: _Context) -> None:
         node, op = context.node, context.op
@@ -239,6 +318,7 @@ class NodeReader:
             case IntArg() | FloatArg() | BoolArg():
                 return literal_or_ref(arg, self.body.slot_of)
             case TensorArg(name=name):
+                self.complex.refuse(name)
                 return Ref(self.body.slot_of(name))
             case IntListArg(values=values, refs=refs):
                 if not refs:
@@ -299,7 +379,7 @@ class NodeReader:
                     predicate = self.scalar(item)
                 case _:
                     raise BindError(f"takes a {type(item.arg).__name__} after its graphs")
-        wanted = 1 if context.op == "control.map" else 2
+        wanted = 1 if context.op in ("control.map", "control.scan") else 2
         if len(graphs) != wanted:
             raise BindError(f"takes {wanted} nested graph(s), has {len(graphs)}")
         self.body.steps.append(
@@ -314,6 +394,11 @@ class NodeReader:
                 source=context.source,
             )
         )
+
+
+def _check_writable(target: Handle) -> None:
+    if target.storage.frozen is not None:
+        raise BindError(f"writes to {target.storage.label}, {target.storage.frozen}")
 
 
 def _output_names(node: Node) -> list[tuple[str, OutputValueKind]]:

@@ -176,7 +176,7 @@ class Control:
 
     Attributes:
         name: the node's name in the file.
-        op: `control.cond`, `control.while_loop` or `control.map`.
+        op: `control.cond`, `control.while_loop`, `control.map` or `control.scan`.
         graphs: the nested graphs in the operator's order.
         predicate: for `control.cond` the condition, a literal or `Ref`.
         operands: lists of operands in the operator's order; items are `Ref`s or scalars.

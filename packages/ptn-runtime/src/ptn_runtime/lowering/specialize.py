@@ -308,6 +308,8 @@ class _Builder:
             results = self._cond(step, predicate, operands[0] if operands else ())
         elif step.op == "control.while_loop":
             results = self._while_loop(step, operands)
+        elif step.op == "control.scan":
+            results = self._scan(step, operands)
         else:
             results = self._map(step, operands)
         for slot, value in zip(step.outputs, results, strict=True):
@@ -342,12 +344,19 @@ class _Builder:
     def _map(self, step: Control, operands: Sequence[tuple[Any, ...]]) -> Sequence[Any]:
         xs = operands[0]
         extra = operands[1] if len(operands) > 1 else ()
-        for x in xs:
-            if not isinstance(x, Value) or not x.shape:
-                raise ValueError(f"map takes tensors with a leading axis, got {x}")
-        rows = tuple(TensorSpec(x.dtype, x.shape[1:]) for x in xs)
-        nested = self._nested(step.graphs[0], (*rows, *extra))
+        nested = self._nested(step.graphs[0], (*_rows("map", xs), *extra))
         return self._control_node(step, {"f": nested, "xs": xs, "pos_args": _varying(extra)})
+
+    def _scan(self, step: Control, operands: Sequence[tuple[Any, ...]]) -> Sequence[Any]:
+        init = tuple(self._scalars.as_value(item) for item in operands[0])
+        xs = operands[1] if len(operands) > 1 else ()
+        additional = operands[2] if len(operands) > 2 else ()
+        carried = tuple(TensorSpec(value.dtype, value.shape) for value in init)
+        nested = self._nested(step.graphs[0], (*carried, *_rows("scan", xs), *additional))
+        return self._control_node(
+            step,
+            {"combine_fn": nested, "init": init, "xs": xs, "additional_inputs": _varying(additional)},
+        )
 
     def _control_node(self, step: Control, args: dict[str, Any]) -> Sequence[Value]:
         specs = infer(step.op, args)
@@ -406,6 +415,14 @@ _HANDLERS: Mapping[type, Callable[[_Builder, Any], None]] = {
 def _varying(operands: Sequence[Any]) -> tuple[Value, ...]:
     """The operands that a nested graph takes: tensors that are not constant."""
     return tuple(item for item in operands if isinstance(item, Value) and item.kind is not _CONSTANT)
+
+
+def _rows(op: str, xs: Sequence[Any]) -> tuple[TensorSpec, ...]:
+    """What one step sees of the tensors that a `map` or `scan` walks along."""
+    for x in xs:
+        if not isinstance(x, Value) or not x.shape:
+            raise ValueError(f"{op} takes tensors with a leading axis, got {x}")
+    return tuple(TensorSpec(x.dtype, x.shape[1:]) for x in xs)
 
 
 def _resolve(env: list[Any], item: Any) -> Any:

@@ -46,10 +46,29 @@ def map_(out: Outputs, f: Nested, xs: tuple[Array, ...], pos_args: tuple[Array, 
     return results
 
 
+def scan(
+    out: Outputs,
+    combine_fn: Nested,
+    init: tuple[Array, ...],
+    xs: tuple[Array, ...],
+    additional_inputs: tuple[Array, ...] = (),
+) -> tuple[Array, ...]:
+    count = len(init)
+    carried = init
+    stacked = tuple(np.empty(spec.shape, spec.dtype.numpy) for spec in out[count:])
+    for index in range(xs[0].shape[0]):
+        results = combine_fn((*carried, *(x[index, ...] for x in xs), *additional_inputs))
+        carried = results[:count]
+        for stack, value in zip(stacked, results[count:], strict=True):
+            stack[index, ...] = value
+    return (*carried, *stacked)
+
+
 OPERATORS: Mapping[str, Callable[..., tuple[Array, ...]]] = {
     "control.cond": cond,
     "control.while_loop": while_loop,
     "control.map": map_,
+    "control.scan": scan,
 }
 """Operators that need the engine to run their nested graphs."""
 

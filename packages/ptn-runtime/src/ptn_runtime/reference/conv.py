@@ -142,6 +142,53 @@ def convolution(
     return _convolution(out, input, weight, bias, stride, padding, dilation, transposed, groups)
 
 
+@kernel("aten.convolution_backward.default")
+def convolution_backward(
+    out: Outputs,
+    grad_output: Array,
+    input: Array,
+    weight: Array,
+    bias_sizes: Sizes | None,
+    stride: Sizes,
+    padding: Sizes,
+    dilation: Sizes,
+    transposed: bool,
+    output_padding: Sizes,
+    groups: int,
+    output_mask: tuple[bool, ...],
+) -> tuple[Array, Array, Array]:
+    rank = weight.ndim - 2
+    steps, pads, spreads = (
+        per_axis(values, rank, name)
+        for values, name in ((stride, "stride"), (padding, "padding"), (dilation, "dilation"))
+    )
+    gradient, x, w = widen(grad_output), widen(input), widen(weight)
+    results = [np.zeros((0,), spec.dtype.numpy) for spec in out]
+    if output_mask[0]:
+        # The gradient of a convolution is a transposed one, and the other way round.
+        run = _forward if transposed else _transposed
+        results[0] = finish(run(gradient, w, input.shape[2:], steps, pads, spreads, groups), out[0].dtype)
+    if output_mask[1]:
+        small, large = (x, gradient) if transposed else (gradient, x)
+        result = _weight_gradient(small, large, weight.shape[2:], steps, pads, spreads, groups)
+        results[1] = finish(result, out[1].dtype).reshape(out[1].shape)
+    if output_mask[2]:
+        axes = (0, *range(2, gradient.ndim))
+        results[2] = finish(gradient.sum(axis=axes, dtype=gradient.dtype), out[2].dtype)
+    return results[0], results[1], results[2]
+
+
+def _weight_gradient(
+    small: Array, large: Array, kernel_size: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes, groups: int
+) -> Array:
+    """[N, A, *windows] and [N, B, *sizes], cut into windows, give [groups, A / groups, B / groups * kernel]."""
+    batch, rows, *windows = small.shape
+    columns = patches(padded(large, padding), kernel_size, windows, stride, dilation)
+    columns = columns.reshape(batch, groups, large.shape[1] // groups * math.prod(kernel_size), math.prod(windows))
+    left = small.reshape(batch, groups, rows // groups, math.prod(windows))
+    return np.asarray(np.matmul(left, columns.swapaxes(-1, -2)).sum(axis=0))
+
+
 @kernel("aten.conv1d.default", "aten.conv2d.default", "aten.conv3d.default")
 def conv(
     out: Outputs,

@@ -52,6 +52,26 @@ def embedding(
     return weight[checked(indices, weight.shape[0], 0, negative=False)].reshape(out.shape)
 
 
+@kernel("aten.embedding_dense_backward.default")
+def embedding_dense_backward(
+    out: Outputs,
+    grad_output: Array,
+    indices: Array,
+    num_weights: int,
+    padding_idx: int,
+    scale_grad_by_freq: bool,
+) -> Array:
+    gradient = widen(grad_output).reshape(-1, out.shape[1])
+    places = checked(indices, num_weights, 0, negative=False).reshape(-1)
+    counted = places != padding_idx
+    places, gradient = places[counted], gradient[counted]
+    if scale_grad_by_freq:
+        gradient = gradient / np.bincount(places, minlength=num_weights)[places, None].astype(gradient.dtype)
+    result = np.zeros(out.shape, gradient.dtype)
+    np.add.at(result, places, gradient)
+    return finish(result, out.dtype)
+
+
 @kernel("aten._embedding_bag.default")
 def embedding_bag(
     out: Outputs,

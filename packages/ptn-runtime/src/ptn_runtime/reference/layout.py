@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -159,6 +160,15 @@ def diagonal(out: Outputs, self: Array, offset: int = 0, dim1: int = 0, dim2: in
 def as_strided(out: Outputs, self: Array, size: Shape, stride: Shape, storage_offset: int | None = None) -> Array:
     flat = np.ascontiguousarray(self).reshape(-1)[storage_offset or 0 :]
     return np.lib.stride_tricks.as_strided(flat, size, [step * flat.itemsize for step in stride], writeable=False)
+
+
+@kernel("aten.resize.default")
+def resize(out: Outputs, self: Array, size: Shape, *, memory_format: str | None = None) -> Array:
+    count = math.prod(size)
+    flat = np.ascontiguousarray(self).reshape(-1)
+    if count > flat.size:
+        flat = np.concatenate((flat, np.zeros(count - flat.size, flat.dtype)))
+    return flat[:count].reshape(size)
 
 
 @kernel("aten.unfold.default")

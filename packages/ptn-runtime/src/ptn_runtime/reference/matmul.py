@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
 import numpy as np
 
 from ptn_runtime.reference._numerics import finish, number, widen
@@ -116,3 +119,45 @@ def linalg_cross(out: Outputs, self: Array, other: Array, *, dim: int = -1) -> A
     a, b = np.moveaxis(a, dim, 0), np.moveaxis(b, dim, 0)
     parts = [a[1] * b[2] - a[2] * b[1], a[2] * b[0] - a[0] * b[2], a[0] * b[1] - a[1] * b[0]]
     return finish(np.stack(parts, axis=dim), out.dtype)
+
+
+# --- Fourier transforms -----------------------------------------------------------------------------------------
+
+
+def _as_complex(pairs: Array) -> Array:
+    """[..., 2] as complex128."""
+    wide = pairs.astype(np.float64)
+    return np.asarray(wide[..., 0] + 1j * wide[..., 1])
+
+
+def _as_pairs(numbers: Array, out: Outputs) -> Array:
+    return finish(np.stack((numbers.real, numbers.imag), axis=-1), out.dtype)
+
+
+def _scale(shape: Sequence[int], dim: Sequence[int], normalization: int) -> float:
+    """The factor of a transform over the axes `dim` of `shape`, the sizes before a real one's last axis is halved."""
+    count = math.prod(shape[axis] for axis in dim)
+    return (1.0, count**-0.5, 1.0 / count)[normalization]
+
+
+@kernel("aten._fft_r2c.default")
+def fft_r2c(out: Outputs, self: Array, dim: Sequence[int], normalization: int, onesided: bool) -> Array:
+    x = self.astype(np.float64)
+    result = np.fft.rfftn(x, axes=dim) if onesided else np.fft.fftn(x, axes=dim)
+    return _as_pairs(result * _scale(self.shape, dim, normalization), out)
+
+
+@kernel("aten._fft_c2c.default")
+def fft_c2c(out: Outputs, self: Array, dim: Sequence[int], normalization: int, forward: bool) -> Array:
+    x = _as_complex(self)
+    result = np.fft.fftn(x, axes=dim) if forward else np.fft.ifftn(x, axes=dim, norm="forward")
+    return _as_pairs(result * _scale(x.shape, dim, normalization), out)
+
+
+@kernel("aten._fft_c2r.default")
+def fft_c2r(out: Outputs, self: Array, dim: Sequence[int], normalization: int, last_dim_size: int) -> Array:
+    x = _as_complex(self)
+    if len(dim) > 1:
+        x = np.fft.ifftn(x, axes=dim[:-1], norm="forward")
+    result = np.fft.irfft(x, last_dim_size, axis=dim[-1], norm="forward")
+    return finish(result * _scale(out.shape, dim, normalization), out.dtype)

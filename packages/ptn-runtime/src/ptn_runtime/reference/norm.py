@@ -206,7 +206,10 @@ def batch_norm_legit(
     momentum: float,
     eps: float,
 ) -> tuple[Array, Array, Array]:
-    return batch_norm_no_training(out, input, weight, bias, running_mean, running_var, momentum, eps)
+    if not training:
+        return batch_norm_no_training(out, input, weight, bias, running_mean, running_var, momentum, eps)
+    result, mean, _, reciprocal = _train(input, weight, bias, eps)
+    return finish(result, out.dtype), finish(mean, out[1].dtype), finish(reciprocal, out[2].dtype)
 
 
 def _train(input: Array, weight: Array | None, bias: Array | None, eps: float) -> tuple[Array, Array, Array, Array]:
@@ -343,6 +346,92 @@ def group_norm(
     rows = x.reshape(x.shape[0] * num_groups, x.shape[1] // num_groups * math.prod(x.shape[2:]))
     result = _standardized(rows, eps)[0].reshape(x.shape)
     return finish(_per_channel(result, weight, bias), out.dtype)
+
+
+# --- backward ---------------------------------------------------------------------------------------------------
+
+
+def _input_gradient(gradient: Array, normal: Array, reciprocal: Array) -> Array:
+    """Takes the gradient of [rows, count] standardised elements back to what they were made of.
+
+    Args:
+        gradient: gradient of the standardised elements.
+        normal: the standardised elements.
+        reciprocal: reciprocal deviation of each row, [rows, 1].
+    """
+    count = max(gradient.shape[1], 1)
+    total = gradient.sum(axis=1, keepdims=True) / count
+    along = np.einsum("ij,ij->i", gradient, normal)[:, None] / count
+    return np.asarray((gradient - total - normal * along) * reciprocal)
+
+
+def _chosen(out: Outputs, output_mask: tuple[bool, ...], *results: Array) -> tuple[Array, Array, Array]:
+    """Results in their dtypes and shapes; those without elements are not asked for."""
+    first, second, third = (
+        finish(result, spec.dtype).reshape(spec.shape)
+        if asked and spec.shape != (0,)
+        else np.zeros(spec.shape, spec.dtype.numpy)
+        for result, spec, asked in zip(results, out, output_mask, strict=True)
+    )
+    return first, second, third
+
+
+@kernel("aten.native_layer_norm_backward.default")
+def native_layer_norm_backward(
+    out: Outputs,
+    grad_out: Array,
+    input: Array,
+    normalized_shape: Sizes,
+    mean: Array,
+    rstd: Array,
+    weight: Array | None,
+    bias: Array | None,
+    output_mask: tuple[bool, ...],
+) -> tuple[Array, Array, Array]:
+    x, gradient = widen(input), widen(grad_out)
+    rows = (math.prod(x.shape[: x.ndim - len(normalized_shape)]), math.prod(normalized_shape))
+    reciprocal = widen(rstd).reshape(-1, 1)
+    normal = (x.reshape(rows) - widen(mean).reshape(-1, 1)) * reciprocal
+    scaled = gradient if weight is None else gradient * widen(weight)
+    gradient = gradient.reshape(rows)
+    return _chosen(
+        out,
+        output_mask,
+        _input_gradient(scaled.reshape(rows), normal, reciprocal),
+        (gradient * normal).sum(axis=0),
+        gradient.sum(axis=0),
+    )
+
+
+@kernel("aten.native_group_norm_backward.default")
+def native_group_norm_backward(
+    out: Outputs,
+    grad_out: Array,
+    input: Array,
+    mean: Array,
+    rstd: Array,
+    weight: Array | None,
+    N: int,
+    C: int,
+    HxW: int,
+    group: int,
+    output_mask: tuple[bool, ...],
+) -> tuple[Array, Array, Array]:
+    rows = (N * group, C // group * HxW)
+    gradient = widen(grad_out).reshape(N, C, HxW)
+    reciprocal = widen(rstd).reshape(-1, 1)
+    normal = (widen(input).reshape(rows) - widen(mean).reshape(-1, 1)) * reciprocal
+    scaled = gradient if weight is None else gradient * widen(weight)[:, None]
+    return _chosen(
+        out,
+        output_mask,
+        _input_gradient(scaled.reshape(rows), normal, reciprocal),
+        (gradient * normal.reshape(gradient.shape)).sum(axis=(0, 2)),
+        gradient.sum(axis=(0, 2)),
+    )
+
+
+# --- dropout ----------------------------------------------------------------------------------------------------
 
 
 @kernel("aten.native_dropout.default")

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from ptn_runtime.reference._numerics import at, finish, lowest, widen
 from ptn_runtime.reference.conv import taps
+from ptn_runtime.reference.index import checked
 from ptn_runtime.reference.registry import Array, Outputs, kernel
 from ptn_runtime.shapes._broadcast import per_axis
 
@@ -50,6 +52,24 @@ def _counts(size: int, count: int, kernel: int, stride: int, padding: int, inclu
     return np.asarray(np.minimum(end, size) - np.maximum(start, 0))
 
 
+def _divisor(
+    sizes: Sizes,
+    windows: Sizes,
+    kernels: Sizes,
+    strides: Sizes,
+    padding: Sizes,
+    include_pad: bool,
+    override: int | None,
+) -> Array:
+    """What the sum of each window is divided by, as [*windows], or a 0-d array."""
+    if override is not None:
+        return np.asarray(override)
+    divisor = np.asarray(1)
+    for size, count, k, s, p in zip(sizes, windows, kernels, strides, padding, strict=True):
+        divisor = divisor[..., None] * _counts(size, count, k, s, p, include_pad)
+    return divisor
+
+
 def _avg_pool(
     out: Outputs,
     self: Array,
@@ -66,12 +86,7 @@ def _avg_pool(
     total = np.zeros(out.shape, x.dtype)
     for _, where in taps(kernels, windows, strides, ones):
         total += x[at(..., *where)]
-    if divisor_override is not None:
-        divisor = np.asarray(divisor_override)
-    else:
-        divisor = np.asarray(1)
-        for size, count, k, s, p in zip(self.shape[-rank:], windows, kernels, strides, pads, strict=True):
-            divisor = divisor[..., None] * _counts(size, count, k, s, p, count_include_pad)
+    divisor = _divisor(self.shape[-rank:], windows, kernels, strides, pads, count_include_pad, divisor_override)
     if out.dtype.is_floating_point:
         return finish(total / divisor.astype(total.dtype), out.dtype)
     quotient = np.abs(total) // np.abs(divisor)  # integers round towards zero
@@ -237,11 +252,16 @@ def _average_axis(x: Array, axis: int, count: int) -> Array:
     if count and size % count == 0:
         split = x.reshape(*x.shape[:axis], count, size // count, *x.shape[axis + 1 :])
         return np.asarray(split.mean(axis=axis + 1))
-    start, end = _bounds(size, count)
-    weights = np.zeros((count, size), x.dtype)
-    for row in range(count):
-        weights[row, start[row] : end[row]] = 1 / (end[row] - start[row])
+    weights = _adaptive_weights(size, count, x.dtype)
     return np.moveaxis(np.tensordot(weights, x, axes=(1, axis)), 0, axis)
+
+
+def _adaptive_weights(size: int, count: int, dtype: np.dtype[Any]) -> Array:
+    """What each element of an axis adds to each of `count` averages, as [count, size]."""
+    start, end = _bounds(size, count)
+    place = np.arange(size)
+    inside = (place >= start[:, None]) & (place < end[:, None])
+    return np.asarray(inside / (end - start)[:, None]).astype(dtype)
 
 
 def _register_adaptive_average(rank: int, *names: str) -> None:
@@ -296,3 +316,60 @@ def _register_adaptive_max(rank: int) -> None:
 
 for _rank in (1, 2, 3):
     _register_adaptive_max(_rank)
+
+
+# --- backward ---------------------------------------------------------------------------------------------------
+
+
+@kernel("aten._adaptive_avg_pool2d_backward.default")
+def adaptive_avg_pool2d_backward(out: Outputs, grad_output: Array, self: Array) -> Array:
+    gradient = widen(grad_output)
+    for axis in (gradient.ndim - 2, gradient.ndim - 1):
+        weights = _adaptive_weights(out.shape[axis], gradient.shape[axis], gradient.dtype)
+        gradient = np.moveaxis(np.tensordot(weights, gradient, axes=(0, axis)), 0, axis)
+    return finish(np.ascontiguousarray(gradient), out.dtype)
+
+
+@kernel("aten.avg_pool2d_backward.default")
+def avg_pool2d_backward(
+    out: Outputs,
+    grad_output: Array,
+    self: Array,
+    kernel_size: Sizes,
+    stride: Sizes,
+    padding: Sizes,
+    ceil_mode: bool,
+    count_include_pad: bool,
+    divisor_override: int | None,
+) -> Array:
+    kernels, strides, pads, ones = _windows(2, kernel_size, stride, padding)
+    sizes, windows = self.shape[-2:], grad_output.shape[-2:]
+    gradient = widen(grad_output)
+    divisor = _divisor(sizes, windows, kernels, strides, pads, count_include_pad, divisor_override)
+    share = gradient / divisor.astype(gradient.dtype)
+    room = _room(np.zeros(self.shape, gradient.dtype), kernels, windows, strides, pads, ones, 0)
+    for _, where in taps(kernels, windows, strides, ones):
+        room[at(..., *where)] += share
+    inner = at(..., *[slice(p, p + n) for p, n in zip(pads, sizes, strict=True)])
+    return finish(np.ascontiguousarray(room[inner]), out.dtype)
+
+
+@kernel("aten.max_pool2d_with_indices_backward.default")
+def max_pool2d_with_indices_backward(
+    out: Outputs,
+    grad_output: Array,
+    self: Array,
+    kernel_size: Sizes,
+    stride: Sizes,
+    padding: Sizes,
+    dilation: Sizes,
+    ceil_mode: bool,
+    indices: Array,
+) -> Array:
+    size = math.prod(self.shape[-2:])
+    planes = math.prod(self.shape[:-2])
+    gradient = widen(grad_output).reshape(planes, -1)
+    places = checked(indices, size, self.ndim - 1, negative=False).reshape(planes, -1)
+    result = np.zeros((planes, size), gradient.dtype)
+    np.add.at(result, (np.arange(planes)[:, None], places), gradient)
+    return finish(result, out.dtype).reshape(out.shape)

@@ -50,6 +50,27 @@ def map_(f: StaticGraph, xs: tuple[Tensor, ...], pos_args: tuple[Tensor, ...] = 
     return tuple(TensorSpec(spec.dtype, (xs[0].shape[0], *spec.shape)) for spec in _specs(f))
 
 
+@shape_rule("control.scan")
+def scan(
+    combine_fn: StaticGraph,
+    init: tuple[Tensor, ...],
+    xs: tuple[Tensor, ...],
+    additional_inputs: tuple[Tensor, ...] = (),
+) -> tuple[TensorSpec, ...]:
+    """The last carried values, then what the steps give, stacked along a new leading axis."""
+    if not xs or any(not x.shape or x.shape[0] != xs[0].shape[0] for x in xs):
+        raise ValueError(f"the scanned tensors need one leading axis, got {[list(x.shape) for x in xs]}")
+    rows = (TensorSpec(x.dtype, x.shape[1:]) for x in xs)
+    _match_operands(combine_fn, (*init, *rows, *additional_inputs))
+    carried = tuple(TensorSpec(value.dtype, value.shape) for value in init)
+    after = _specs(combine_fn)
+    if after[: len(carried)] != carried:
+        raise ValueError(
+            f"a step turns {_listed(carried)} into {_listed(after[: len(carried)])}: both must be the same"
+        )
+    return carried + tuple(TensorSpec(spec.dtype, (xs[0].shape[0], *spec.shape)) for spec in after[len(carried) :])
+
+
 @shape_rule("aten._assert_async.msg")
 def assert_async(self: Tensor, assert_msg: str = "") -> Specs:
     if any(size != 1 for size in self.shape):

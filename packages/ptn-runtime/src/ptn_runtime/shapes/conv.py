@@ -83,6 +83,36 @@ def convolution(
     return _convolution(input, weight, bias, stride, padding, dilation, transposed, output_padding, groups)
 
 
+@shape_rule("aten.convolution_backward.default")
+def convolution_backward(
+    grad_output: Tensor,
+    input: Tensor,
+    weight: Tensor,
+    bias_sizes: Sizes | None,
+    stride: Sizes,
+    padding: Sizes,
+    dilation: Sizes,
+    transposed: bool,
+    output_padding: Sizes,
+    groups: int,
+    output_mask: tuple[bool, ...],
+) -> tuple[TensorSpec, TensorSpec, TensorSpec]:
+    """Gradients of input, weight and bias; those that `output_mask` leaves out have no elements."""
+    forward = _convolution(input, weight, None, stride, padding, dilation, transposed, output_padding, groups)
+    if len(input.shape) != len(weight.shape):
+        raise ValueError(f"input must have a batch axis, got {list(input.shape)}")
+    if grad_output.shape != forward.shape or grad_output.dtype is not forward.dtype:
+        raise ValueError(
+            f"grad_output must be {forward.dtype.torch_name}{list(forward.shape)}, "
+            f"got {grad_output.dtype.torch_name}{list(grad_output.shape)}"
+        )
+    shapes = (input.shape, weight.shape, forward.shape[1:2])
+    first, second, third = (
+        TensorSpec(input.dtype, shape if wanted else (0,)) for shape, wanted in zip(shapes, output_mask, strict=True)
+    )
+    return first, second, third
+
+
 @shape_rule("aten.conv1d.default")
 def conv1d(
     input: Tensor,

@@ -27,6 +27,16 @@ def embedding(
     return TensorSpec(weight.dtype, (*indices.shape, weight.shape[1]))
 
 
+@shape_rule("aten.embedding_dense_backward.default")
+def embedding_dense_backward(
+    grad_output: Tensor, indices: Tensor, num_weights: int, padding_idx: int, scale_grad_by_freq: bool
+) -> TensorSpec:
+    _require_index(indices, "indices")
+    if not grad_output.shape or grad_output.shape[:-1] != indices.shape:
+        raise ValueError(f"grad_output must be {list(indices.shape)} and one axis more, got {list(grad_output.shape)}")
+    return TensorSpec(grad_output.dtype, (num_weights, grad_output.shape[-1]))
+
+
 @shape_rule("aten._embedding_bag.default")
 def embedding_bag(
     weight: Tensor,

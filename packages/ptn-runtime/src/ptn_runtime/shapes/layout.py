@@ -308,6 +308,14 @@ def as_strided(self: Tensor, size: Shape, stride: Shape, storage_offset: int | N
     return TensorSpec(self.dtype, size)
 
 
+@shape_rule("aten.resize.default")
+def resize(self: Tensor, size: Shape, *, memory_format: str | None = None) -> TensorSpec:
+    """The elements in order; what `size` has more of is not initialised."""
+    if min(size, default=0) < 0:
+        raise ValueError(f"sizes must not be negative, got {list(size)}")
+    return TensorSpec(self.dtype, size)
+
+
 @shape_rule("aten.unfold.default")
 def unfold(self: Tensor, dimension: int, size: int, step: int) -> TensorSpec:
     axis = normalize_axis(dimension, len(self.shape))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ptn_format.dtypes import ScalarType
 
 from ptn_runtime.shapes import Number, Tensor, TensorSpec, shape_rule
-from ptn_runtime.shapes._broadcast import broadcast_shapes, require
+from ptn_runtime.shapes._broadcast import broadcast_shapes, normalize_axis, require
 
 Shape = tuple[int, ...]
 
@@ -158,3 +158,53 @@ def linalg_cross(self: Tensor, other: Tensor, *, dim: int = -1) -> TensorSpec:
     if not (bool(shape) and shape[dim] == 3):
         raise ValueError(f"axis {dim} of {list(shape)} must have 3 elements")
     return TensorSpec(_same_dtype(self, other), shape)
+
+
+# --- Fourier transforms -----------------------------------------------------------------------------------------
+# The format has no complex types: a complex tensor is a real one whose last axis holds real and imaginary part.
+
+
+def _transformed(dtype: ScalarType, shape: Shape, dim: Shape, normalization: int) -> Shape:
+    """The axes that are transformed, counted from the front; `shape` is that of the logical elements."""
+    if dtype not in (ScalarType.FLOAT, ScalarType.DOUBLE):
+        raise ValueError(f"transforms take float32 and float64, got {dtype.torch_name}")
+    if normalization not in (0, 1, 2):
+        raise ValueError(f"normalization must be 0 (none), 1 (by root n) or 2 (by n), got {normalization}")
+    axes = tuple(normalize_axis(axis, len(shape)) for axis in dim)
+    require(bool(shape) and bool(axes) and len(set(axes)) == len(axes), f"dim {list(dim)} must be different axes")
+    if min(shape[axis] for axis in axes) == 0:
+        raise ValueError(f"the axes {list(axes)} of {list(shape)} must not be empty")
+    return axes
+
+
+def _complex_shape(self: Tensor) -> Shape:
+    if not self.shape or self.shape[-1] != 2:
+        raise ValueError(f"complex numbers have a last axis of 2, got {list(self.shape)}")
+    return self.shape[:-1]
+
+
+@shape_rule("aten._fft_r2c.default")
+def fft_r2c(self: Tensor, dim: Shape, normalization: int, onesided: bool) -> TensorSpec:
+    axes = _transformed(self.dtype, self.shape, dim, normalization)
+    sizes = list(self.shape)
+    if onesided:
+        sizes[axes[-1]] = sizes[axes[-1]] // 2 + 1
+    return TensorSpec(self.dtype, (*sizes, 2))
+
+
+@shape_rule("aten._fft_c2c.default")
+def fft_c2c(self: Tensor, dim: Shape, normalization: int, forward: bool) -> TensorSpec:
+    _transformed(self.dtype, _complex_shape(self), dim, normalization)
+    return TensorSpec(self.dtype, self.shape)
+
+
+@shape_rule("aten._fft_c2r.default")
+def fft_c2r(self: Tensor, dim: Shape, normalization: int, last_dim_size: int) -> TensorSpec:
+    sizes = list(_complex_shape(self))
+    axes = _transformed(self.dtype, tuple(sizes), dim, normalization)
+    if last_dim_size < 1:
+        raise ValueError(f"last_dim_size must be positive, got {last_dim_size}")
+    if sizes[axes[-1]] != last_dim_size // 2 + 1:
+        raise ValueError(f"{sizes[axes[-1]]} frequencies do not make {last_dim_size} elements")
+    sizes[axes[-1]] = last_dim_size
+    return TensorSpec(self.dtype, tuple(sizes))

@@ -131,8 +131,10 @@ def batch_norm_legit(
     momentum: float,
     eps: float,
 ) -> tuple[TensorSpec, TensorSpec, TensorSpec]:
-    require(not training, "batch norm that writes its statistics in place; export the model in eval mode")
-    return batch_norm_no_training(input, weight, bias, running_mean, running_var, momentum, eps)
+    """In training the running statistics change too: lowering takes the functional form, which returns them."""
+    result = _per_channel(input, weight, bias, running_mean, running_var)
+    saved = TensorSpec(result.dtype, (input.shape[1],) if training else (0,))
+    return result, saved, saved
 
 
 @shape_rule("aten._native_batch_norm_legit.no_stats")
@@ -220,6 +222,71 @@ def group_norm(
     if not (num_groups > 0 and input.shape[1] % num_groups == 0):
         raise ValueError(f"{input.shape[1]} channels do not divide into {num_groups} groups")
     return result
+
+
+# --- backward ---------------------------------------------------------------------------------------------------
+
+
+def _gradients(
+    input: Tensor, parameter: Tensor | None, shape: Sizes, wanted: tuple[bool, ...]
+) -> tuple[TensorSpec, TensorSpec, TensorSpec]:
+    """Gradients of input, weight and bias; those that are not wanted have no elements."""
+    kind = input.dtype if parameter is None else parameter.dtype
+    shapes = ((input.dtype, input.shape), (kind, shape), (kind, shape))
+    first, second, third = (
+        TensorSpec(dtype, sizes if asked else (0,)) for (dtype, sizes), asked in zip(shapes, wanted, strict=True)
+    )
+    return first, second, third
+
+
+def _require_shape(name: str, tensor: Tensor, shape: Sizes) -> None:
+    if tensor.shape != shape:
+        raise ValueError(f"{name} must be {list(shape)}, got {list(tensor.shape)}")
+
+
+@shape_rule("aten.native_layer_norm_backward.default")
+def native_layer_norm_backward(
+    grad_out: Tensor,
+    input: Tensor,
+    normalized_shape: Sizes,
+    mean: Tensor,
+    rstd: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    output_mask: tuple[bool, ...],
+) -> tuple[TensorSpec, TensorSpec, TensorSpec]:
+    result = _trailing(input, normalized_shape, weight, bias)
+    count = len(normalized_shape)
+    statistics = (*input.shape[:-count], *(1,) * count)
+    _require_shape("grad_out", grad_out, result.shape)
+    _require_shape("mean", mean, statistics)
+    _require_shape("rstd", rstd, statistics)
+    # Parameters that are not there have no gradient.
+    wanted = (output_mask[0], output_mask[1] and weight is not None, output_mask[2] and bias is not None)
+    return _gradients(input, weight if weight is not None else bias, tuple(normalized_shape), wanted)
+
+
+@shape_rule("aten.native_group_norm_backward.default")
+def native_group_norm_backward(
+    grad_out: Tensor,
+    input: Tensor,
+    mean: Tensor,
+    rstd: Tensor,
+    weight: Tensor | None,
+    N: int,
+    C: int,
+    HxW: int,
+    group: int,
+    output_mask: tuple[bool, ...],
+) -> tuple[TensorSpec, TensorSpec, TensorSpec]:
+    result = native_group_norm(input, weight, None, N, C, HxW, group, 0.0)[0]
+    _require_shape("grad_out", grad_out, result.shape)
+    _require_shape("mean", mean, (N, group))
+    _require_shape("rstd", rstd, (N, group))
+    return _gradients(input, weight, (C,), output_mask)
+
+
+# --- dropout ----------------------------------------------------------------------------------------------------
 
 
 @shape_rule("aten.native_dropout.default", deterministic=False)

@@ -209,3 +209,56 @@ def adaptive_max_pool2d(self: Tensor, output_size: Sizes) -> tuple[TensorSpec, T
 @shape_rule("aten.adaptive_max_pool3d.default")
 def adaptive_max_pool3d(self: Tensor, output_size: Sizes) -> tuple[TensorSpec, TensorSpec]:
     return _with_indices(_adaptive(self, 3, output_size))
+
+
+# --- backward ---------------------------------------------------------------------------------------------------
+
+
+@shape_rule("aten._adaptive_avg_pool2d_backward.default")
+def adaptive_avg_pool2d_backward(grad_output: Tensor, self: Tensor) -> TensorSpec:
+    _require_gradient(grad_output, _adaptive(self, 2, grad_output.shape[-2:]))
+    return TensorSpec(self.dtype, self.shape)
+
+
+@shape_rule("aten.avg_pool2d_backward.default")
+def avg_pool2d_backward(
+    grad_output: Tensor,
+    self: Tensor,
+    kernel_size: Sizes,
+    stride: Sizes,
+    padding: Sizes,
+    ceil_mode: bool,
+    count_include_pad: bool,
+    divisor_override: int | None,
+) -> TensorSpec:
+    require(divisor_override != 0, "divisor_override must not be 0")
+    _require_gradient(grad_output, _pool(self, 2, kernel_size, stride, padding, 1, ceil_mode))
+    return TensorSpec(self.dtype, self.shape)
+
+
+@shape_rule("aten.max_pool2d_with_indices_backward.default")
+def max_pool2d_with_indices_backward(
+    grad_output: Tensor,
+    self: Tensor,
+    kernel_size: Sizes,
+    stride: Sizes,
+    padding: Sizes,
+    dilation: Sizes,
+    ceil_mode: bool,
+    indices: Tensor,
+) -> TensorSpec:
+    pooled = _pool(self, 2, kernel_size, stride, padding, dilation, ceil_mode)
+    _require_gradient(grad_output, pooled)
+    if indices.dtype is not ScalarType.LONG or indices.shape != pooled.shape:
+        raise ValueError(
+            f"indices must be int64{list(pooled.shape)}, got {indices.dtype.torch_name}{list(indices.shape)}"
+        )
+    return TensorSpec(self.dtype, self.shape)
+
+
+def _require_gradient(grad_output: Tensor, pooled: TensorSpec) -> None:
+    if grad_output.shape != pooled.shape or grad_output.dtype is not pooled.dtype:
+        raise ValueError(
+            f"grad_output must be like the pooled {pooled.dtype.torch_name}{list(pooled.shape)}, "
+            f"got {grad_output.dtype.torch_name}{list(grad_output.shape)}"
+        )
