@@ -28,11 +28,24 @@ constexpr double kErfFar[] = {-0.00017557830397494368, 1.1295138123356265,     0
                               0.10823894605457185,     -0.02507082656777221,   0.004138616527826988,
                               -0.00042196346682410457, 1.8502358592020762e-05, 2.241909531353059e-07};
 
-template <int kCount>
+// a * b + c, rounded once where the processor does that in one instruction.
+inline double multiply_add(double a, double b, double c) {
+#if defined(__FMA__) || defined(__ARM_FEATURE_FMA)
+  return std::fma(a, b, c);
+#else
+  return a * b + c;
+#endif
+}
+
+// Horner's scheme, written out by recursion: a loop in the body of another keeps that from vectorising.
+template <int kFrom = 0, int kCount>
 inline double polynomial(const double (&coefficients)[kCount], double x) {
-  double sum = coefficients[kCount - 1];
-  for (int i = kCount - 2; i >= 0; --i) sum = sum * x + coefficients[i];
-  return sum;
+  if constexpr (kFrom + 1 == kCount) {
+    (void)x;
+    return coefficients[kFrom];
+  } else {
+    return multiply_add(polynomial<kFrom + 1>(coefficients, x), x, coefficients[kFrom]);
+  }
 }
 
 constexpr double kLn2 = 0.69314718055994530942;
@@ -47,19 +60,21 @@ inline Reduced reduce_exp(double x) {
   // Beyond these float is 0 or infinity in any case; NaN stays.
   x = x > 200.0 ? 200.0 : x;
   x = x < -200.0 ? -200.0 : x;
-  const double shifted = x * (1.0 / kLn2) + kToInteger;
+  const double shifted = multiply_add(x, 1.0 / kLn2, kToInteger);
   const double k = shifted - kToInteger;
   const std::uint64_t bits = bit_cast<std::uint64_t>(shifted) << 52;
-  return {x - k * kLn2, bit_cast<double>(bits + 0x3ff0000000000000u)};
+  return {multiply_add(-k, kLn2, x), bit_cast<double>(bits + 0x3ff0000000000000u)};
 }
 
 inline double exp(double x) {
   const Reduced r = reduce_exp(x);
-  return r.power * (1.0 + (r.rest + r.rest * r.rest * polynomial(kExp, r.rest)));
+  const double tail = multiply_add(r.rest * r.rest, polynomial(kExp, r.rest), r.rest);
+  return multiply_add(r.power, tail, r.power);
 }
 inline double expm1(double x) {
   const Reduced r = reduce_exp(x);
-  return (r.power - 1.0) + r.power * (r.rest + r.rest * r.rest * polynomial(kExp, r.rest));
+  const double tail = multiply_add(r.rest * r.rest, polynomial(kExp, r.rest), r.rest);
+  return multiply_add(r.power, tail, r.power - 1.0);
 }
 
 // Of positive normal doubles; what floats become are such, but for zero, negative numbers and the specials below.
@@ -71,7 +86,8 @@ inline double log_positive(double x) {
   const double k = bit_cast<double>(0x4330000000000000u | exponent) - (0x1p52 + 1024.0);
   const double s = (mantissa - 1.0) / (mantissa + 1.0);
   const double t = s * s;
-  return k * kLn2 + (2.0 * s + 2.0 * s * t * polynomial(kLog, t));
+  const double twice = s + s;
+  return multiply_add(k, kLn2, multiply_add(twice * t, polynomial(kLog, t), twice));
 }
 
 inline double log(double x) {
@@ -101,7 +117,8 @@ inline double erf(double x) {
   const double magnitude = std::fabs(x);
   const double near = x * polynomial(kErfNear, x * x);
   const double bounded = magnitude > 4.0 ? 4.0 : magnitude;
-  const double far = 1.0 - exp(-polynomial(kErfFar, bounded));
+  // From 4 on exactly 1, as in single precision: GELU multiplies what is left over by x.
+  const double far = magnitude > 4.0 ? 1.0 : 1.0 - exp(-polynomial(kErfFar, bounded));
   return magnitude < 1.0 ? near : std::copysign(far, x);
 }
 
@@ -115,13 +132,13 @@ struct Angle {
 
 inline Angle reduce_angle(double x) {
   constexpr double high = 0x1.921fb54400000p0, low = 0x1.0b4611a626331p-34;  // pi / 2; `high` has 33 bits
-  const double shifted = x * 0.63661977236758134308 + kToInteger;
+  const double shifted = multiply_add(x, 0.63661977236758134308, kToInteger);
   const double k = shifted - kToInteger;
-  return {(x - k * high) - k * low, bit_cast<std::uint64_t>(shifted)};
+  return {multiply_add(-k, low, x - k * high), bit_cast<std::uint64_t>(shifted)};
 }
 
-inline double sin_of(double r) { return r + r * r * r * polynomial(kSin, r * r); }
-inline double cos_of(double r) { return 1.0 + r * r * polynomial(kCos, r * r); }
+inline double sin_of(double r) { return multiply_add(r * r * r, polynomial(kSin, r * r), r); }
+inline double cos_of(double r) { return multiply_add(r * r, polynomial(kCos, r * r), 1.0); }
 
 // Sine of the angle advanced by `quarters` right angles.
 inline double sin_from(const Angle& angle, std::uint64_t quarters) {
