@@ -3,6 +3,7 @@
 from ptn_export._version import __version__
 from ptn_export.errors import ExportError, ExportWarning, Problem
 from ptn_export.native import NativeProgram, to_native
+from ptn_export.passes import PASSES
 from ptn_export.report import Report
 
-__all__ = ["ExportError", "ExportWarning", "NativeProgram", "Problem", "Report", "__version__", "to_native"]
+__all__ = ["PASSES", "ExportError", "ExportWarning", "NativeProgram", "Problem", "Report", "__version__", "to_native"]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
 import torch
@@ -18,7 +18,7 @@ from ptn_export.constants import Constant, ConstantStore
 from ptn_export.errors import ExportError, ExportWarning, Problem
 from ptn_export.leftovers import leftovers
 from ptn_export.packing import agreed_packings, pack
-from ptn_export.passes import run_all
+from ptn_export.passes import check_names, run_all
 from ptn_export.report import Report
 from ptn_export.serialize import SerializedMethod, serialize_method, shared_memory
 
@@ -35,10 +35,12 @@ class NativeProgram:
         program: the graph of every method.
         constants: the data of every key that the package will hold. Parameters are the module's own tensors,
             buffers are copies made by `to_native`.
+        rewrites: by method, how often each pass fused or folded something.
     """
 
     program: Program
     constants: Mapping[str, Constant]
+    rewrites: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
     @property
     def methods(self) -> tuple[str, ...]:
@@ -48,7 +50,7 @@ class NativeProgram:
     @property
     def report(self) -> Report:
         """What the package will hold; `str()` gives a text for people."""
-        return Report.of(self.program, self.constants)
+        return Report.of(self.program, self.constants, self.rewrites)
 
     def save(self, path: str | os.PathLike[str] | BinaryIO) -> None:
         """Writes the package. An existing file is replaced only when the new one is complete.
@@ -68,7 +70,9 @@ class NativeProgram:
         write_package(path, self.program, self.constants)
 
 
-def to_native(program: ExportedProgram | Mapping[str, ExportedProgram]) -> NativeProgram:
+def to_native(
+    program: ExportedProgram | Mapping[str, ExportedProgram], *, disable_passes: Collection[str] = ()
+) -> NativeProgram:
     """Turns exported programs into a native program that can be saved as a package.
 
     The input is not changed. Several methods may share weights and buffers: equal names must mean equal data.
@@ -79,27 +83,31 @@ def to_native(program: ExportedProgram | Mapping[str, ExportedProgram]) -> Nativ
 
     Args:
         program: what `torch.export.export` returned (it becomes the method `forward`), or several by method name.
+        disable_passes: names of passes that shall not rewrite the graph, such as `("attention", "rope")`; all names
+            are in `ptn_export.PASSES`.
 
     Returns:
         The native program: `to_native(exported).save("model.ptn")`.
 
     Raises:
         TypeError: `program` is something else.
-        ValueError: there is no method, or a method's name is empty.
+        ValueError: there is no method, a method's name is empty, or there is no pass of a name in `disable_passes`.
         ExportError: a program holds what packages cannot; the text lists every problem and what to do.
     """
     programs = _checked(program)
+    disabled = check_names(disable_passes)
     store = ConstantStore()
     found: list[Problem] = []
     methods: list[SerializedMethod] = []
     remarks: list[str] = []
+    rewrites: dict[str, Mapping[str, int]] = {}
     cause: Exception | None = None
     for name, exported in programs.items():
         problems = Problems(name)
         remarks += [f"method '{name}': {remark}" for remark in leftovers(exported)]
         captured = _captured(exported, problems)
         if captured is not None:
-            run_all(captured.program.graph_module, captured.program.range_constraints)
+            rewrites[name] = run_all(captured.program, disabled)
             methods.append(serialize_method(name, exported, captured, store, problems))
         found += problems.found
         cause = cause or problems.cause
@@ -111,7 +119,7 @@ def to_native(program: ExportedProgram | Mapping[str, ExportedProgram]) -> Nativ
     packed = agreed_packings({method.name: method.packings() for method in methods})
     finished = tuple(method.finish(without_data, packed) for method in methods)
     keys = set().union(*(method.keys() for method in methods)) - without_data
-    return NativeProgram(Program(_FORMAT_VERSION, finished), pack(store.select(keys), packed))
+    return NativeProgram(Program(_FORMAT_VERSION, finished), pack(store.select(keys), packed), rewrites)
 
 
 def _checked(program: Any) -> dict[str, ExportedProgram]:

@@ -1,4 +1,7 @@
-"""Drops operators that change nothing under functional semantics: copies, aliases, views to the same shape."""
+"""Drops operators that change nothing under functional semantics.
+
+These are copies, aliases, views to the same shape, and factors of 1.
+"""
 
 from __future__ import annotations
 
@@ -34,17 +37,23 @@ _RESHAPES = frozenset(
         _aten.view.default,
     }
 )
+# These keep the values where the number is 1 and the element type stays the same.
+_FACTORS = frozenset({_aten.mul.Scalar, _aten.div.Scalar, _aten.pow.Tensor_Scalar})
 
 
 def run(module: fx.GraphModule) -> None:
     """Replaces every no-op of `module` by its operand."""
     for node in list(module.graph.nodes):
-        if node.op != "call_function" or not (node.target in _COPIES or node.target in _RESHAPES):
+        if node.op != "call_function" or not (node.target in _COPIES or node.target in _RESHAPES or _is_factor_1(node)):
             continue
         source = node.args[0]
         if isinstance(source, fx.Node) and (node.target in _COPIES or _same_type(node, source)):
             node.replace_all_uses_with(source)
             module.graph.erase_node(node)
+
+
+def _is_factor_1(node: fx.Node) -> bool:
+    return node.target in _FACTORS and isinstance(node.args[1], int | float) and node.args[1] == 1
 
 
 def _same_type(node: fx.Node, source: fx.Node) -> bool:

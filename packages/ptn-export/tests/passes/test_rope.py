@@ -1,0 +1,201 @@
+"""Rotary embeddings in several spellings become one operator; what only looks like one does not."""
+
+import pytest
+import torch
+from torch import nn
+
+ROPE = "native.rope.default"
+B, H, T, D = 2, 3, 5, 8
+X = torch.randn(B, H, T, D)
+POSITIONS = torch.tensor([[3, 4, 5, 6, 7], [0, 1, 2, 3, 4]])
+
+
+class Rotary(nn.Module):
+    """`write(x, positions, frequencies)`; the frequencies are a buffer."""
+
+    def __init__(self, write, width=D):
+        super().__init__()
+        self.register_buffer("frequencies", 10000.0 ** (-torch.arange(0, width, 2).float() / width), persistent=False)
+        self.write = write
+
+    def forward(self, x, positions):
+        return self.write(x, positions, self.frequencies)
+
+
+def angles(positions, frequencies):
+    return positions[:, :, None].float() * frequencies
+
+
+def tables(positions, frequencies, scale=1.0):
+    """As in Hugging Face's models: a product of matrices."""
+    columns = frequencies[None, :, None].float().expand(positions.shape[0], -1, 1)
+    angle = (columns @ positions[:, None, :].float()).transpose(1, 2)
+    both = torch.cat((angle, angle), -1)
+    return (both.cos() * scale)[:, None], (both.sin() * scale)[:, None]
+
+
+def rotate_half(x):
+    half = x.shape[-1] // 2
+    return torch.cat((-x[..., half:], x[..., :half]), -1)
+
+
+def rotate_pairs(x):
+    return torch.stack((-x[..., 1::2], x[..., ::2]), -1).flatten(-2)
+
+
+def llama(x, positions, frequencies, scale=1.0):
+    cos, sin = tables(positions, frequencies, scale)
+    cos, sin = cos.to(x.dtype), sin.to(x.dtype)
+    return x * cos + rotate_half(x) * sin
+
+
+def cohere(x, positions, frequencies):
+    angle = angles(positions, frequencies).repeat_interleave(2, -1)[:, None]
+    return x * angle.cos() + rotate_pairs(x) * angle.sin()
+
+
+def gpt_oss(x, positions, frequencies):
+    angle = angles(positions, frequencies)[:, None]
+    first, second = x.chunk(2, -1)
+    cos, sin = angle.cos(), angle.sin()
+    return torch.cat((first * cos - second * sin, second * cos + first * sin), -1)
+
+
+def pairs_in_two_sums(x, positions, frequencies):
+    angle = angles(positions, frequencies)[:, None]
+    even, odd = x.reshape(*x.shape[:-1], -1, 2).unbind(-1)
+    cos, sin = angle.cos(), angle.sin()
+    return torch.stack((even * cos - odd * sin, odd * cos + even * sin), -1).flatten(-2)
+
+
+def heads_last(x, positions, frequencies):
+    cos, sin = (table.transpose(1, 2) for table in tables(positions, frequencies))
+    x = x.transpose(1, 2)
+    return (x * cos + rotate_half(x) * sin).transpose(1, 2)
+
+
+def partial(x, positions, frequencies):
+    turned, rest = x[..., :D], x[..., D:]
+    return torch.cat((llama(turned, positions, frequencies), rest), -1)
+
+
+def partial_split(x, positions, frequencies):
+    turned, rest = x.split([D, x.shape[-1] - D], -1)
+    return torch.cat((cohere(turned, positions, frequencies), rest), -1)
+
+
+SPELLINGS = {
+    "llama": llama,
+    "scaled": lambda x, p, f: llama(x, p, f, 1.25),
+    "cohere": cohere,
+    "gpt-oss": gpt_oss,
+    "pairs in two sums": pairs_in_two_sums,
+    "heads last": heads_last,
+    "positions of the whole batch": lambda x, p, f: llama(x, p[:1], f),
+    "flat positions": lambda x, p, f: llama(x, torch.arange(T)[None], f),
+}
+
+
+def arguments(native):
+    (node,) = [n for n in native.program.methods[0].graph.nodes if n.target == f"torch.ops.{ROPE}"]
+    return {item.name: item.arg for item in node.inputs}
+
+
+@pytest.mark.parametrize("name", SPELLINGS)
+def test_spellings(check_rewrite, operators, name):
+    native = check_rewrite(Rotary(SPELLINGS[name]), (X, POSITIONS), expect={"rope": 1}, rtol=1e-4, atol=1e-5)
+    assert operators(native)[ROPE] == 1
+    assert not set(operators(native)) & {"aten.cos.default", "aten.sin.default", "aten.cat.default", "aten.mul.Tensor"}
+    given = arguments(native)
+    assert list(given) == ["input", "position_ids", "inv_freq", "interleaved", "attention_scale"]
+    assert given["interleaved"].value is (name in ("cohere", "pairs in two sums"))
+    assert given["attention_scale"].value == (1.25 if name == "scaled" else 1.0)
+
+
+@pytest.mark.parametrize("write", [partial, partial_split])
+def test_channels_that_are_passed_through(check_rewrite, operators, write):
+    x = torch.randn(B, H, T, D + 4)
+    native = check_rewrite(Rotary(write), (x, POSITIONS), expect={"rope": 1}, rtol=1e-4, atol=1e-5)
+    assert operators(native) == {ROPE: 1}
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_types(check_rewrite, operators, dtype):
+    eps = torch.finfo(dtype).eps
+    native = check_rewrite(Rotary(llama), (X.to(dtype), POSITIONS), expect={"rope": 1}, rtol=4 * eps, atol=4 * eps)
+    assert operators(native) == {ROPE: 1}
+
+
+def test_dynamic_sizes(check_rewrite):
+    b, t = torch.export.Dim("b", min=1, max=8), torch.export.Dim("t", min=1, max=64)
+    check_rewrite(
+        Rotary(llama),
+        (X, POSITIONS),
+        (X[:1, :, :1], POSITIONS[:1, :1]),
+        (torch.randn(3, H, 40, D), torch.arange(40).expand(3, 40).contiguous()),
+        dynamic_shapes=({0: b, 2: t}, {0: b, 1: t}),
+        expect={"rope": 1},
+        rtol=1e-4,
+        atol=1e-5,
+    )
+
+
+def test_shared_tables(check_rewrite, operators):
+    def query_and_key(x, positions, frequencies):
+        cos, sin = tables(positions, frequencies)
+        key = x[:, :2] * 2
+        return x * cos + rotate_half(x) * sin, key * cos + rotate_half(key) * sin, cos
+
+    native = check_rewrite(Rotary(query_and_key), (X, POSITIONS), expect={"rope": 2}, rtol=1e-4, atol=1e-5)
+    assert operators(native)["aten.cos.default"] == 1
+    assert "aten.sin.default" not in operators(native)
+
+
+def with_tables(change):
+    def write(x, positions, frequencies):
+        return change(x, *tables(positions, frequencies), positions, frequencies)
+
+    return write
+
+
+def half_angles(x, positions, frequencies):
+    angle = (positions[:, :, None].to(x.dtype) * frequencies.to(x.dtype)).repeat(1, 1, 2)[:, None]
+    return x * angle.cos() + rotate_half(x) * angle.sin()
+
+
+def precomputed(x, positions, frequencies):
+    angle = torch.arange(16).float()[:, None] * frequencies
+    table = torch.cat((angle, angle), -1)[positions][:, None]
+    return x * table.cos() + rotate_half(x) * table.sin()
+
+
+NOT = {
+    "only cos": with_tables(lambda x, cos, sin, p, f: x * cos + rotate_half(x) * cos),
+    "exchanged": with_tables(lambda x, cos, sin, p, f: x * sin + rotate_half(x) * cos),
+    "other scale of one": with_tables(lambda x, cos, sin, p, f: x * cos + rotate_half(x) * (sin * 1.1)),
+    "other frequencies of one": with_tables(
+        lambda x, cos, sin, p, f: x * cos + rotate_half(x) * tables(p, f.flip(0))[1]
+    ),
+    "no rotation": with_tables(lambda x, cos, sin, p, f: x * cos + x * sin),
+    "other direction": with_tables(lambda x, cos, sin, p, f: x * cos - rotate_half(x) * sin),
+    "pairs with tables of halves": with_tables(lambda x, cos, sin, p, f: x * cos + rotate_pairs(x) * sin),
+    "a third term": with_tables(lambda x, cos, sin, p, f: x * cos + rotate_half(x) * sin + f.sum()),
+    "other operand": with_tables(lambda x, cos, sin, p, f: x * cos + rotate_half(x.relu()) * sin),
+    "precomputed": precomputed,
+    "moved positions of one": with_tables(lambda x, cos, sin, p, f: x * cos + rotate_half(x) * tables(p + 1, f)[1]),
+}
+
+
+@pytest.mark.parametrize("name", NOT)
+def test_what_is_not_rotary(check_rewrite, operators, name):
+    native = check_rewrite(Rotary(NOT[name]), (X, POSITIONS), rtol=1e-4, atol=1e-5)
+    if name == "a third term":  # beside the embedding
+        assert operators(native)[ROPE] == 1
+    else:
+        assert ROPE not in operators(native)
+
+
+def test_angles_in_half_stay(check_rewrite, operators):
+    x = X.to(torch.bfloat16)
+    native = check_rewrite(Rotary(half_angles), (x, POSITIONS), rtol=0.1, atol=0.1)
+    assert ROPE not in operators(native)
