@@ -74,7 +74,9 @@ def linspace(out: Outputs, start: Number, end: Number, steps: int, **_: Any) -> 
     if steps == 1:
         return _filled(out, start)
     kind = working_dtype(out.dtype)
-    wide = kind if kind.kind == "f" else np.dtype(np.float32)
+    wide = kind
+    if kind.kind != "f":  # integers cut the ends off first, then step in float64
+        wide, start, end = np.dtype(np.float64), int(start), int(end)
     first, last = wide.type(float(start)), wide.type(float(end))
     step = (last - first) / wide.type(steps - 1)
     index = np.arange(steps).astype(wide)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from ptn_runtime.reference._numerics import common_type, finish, operand, widen
@@ -58,8 +60,9 @@ def _searched(sequence: Array, values: Array, right: bool, dtype: np.dtype[np.si
     side = "right" if right else "left"
     if sequence.ndim <= 1:
         return np.asarray(np.searchsorted(sequence, values, side=side)).astype(dtype)  # type: ignore[call-overload]
-    rows = sequence.reshape(-1, sequence.shape[-1])
-    wanted = values.reshape(rows.shape[0], -1)
+    count = math.prod(sequence.shape[:-1])
+    rows = sequence.reshape(count, sequence.shape[-1])
+    wanted = values.reshape(count, values.shape[-1])
     found = np.empty(wanted.shape, dtype)
     for row in range(rows.shape[0]):
         found[row] = np.searchsorted(rows[row], wanted[row], side=side)  # type: ignore[call-overload]
