@@ -140,11 +140,12 @@ def tests_torch(session: nox.Session) -> None:
 
 @nox.session(python=False)
 def tests(session: nox.Session) -> None:
-    """Run every test: `tests-deploy`, then `tests-torch`."""
+    """Run every test: `tests-deploy`, `tests-torch`, then `conformance`."""
     if session.posargs:
         session.error("Name what to run with `nox -s tests-deploy -- ...` or `nox -s tests-torch -- ...`")
     session.notify("tests-deploy")
     session.notify("tests-torch")
+    session.notify("conformance")
 
 
 @nox.session(python=False)
