@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import io
 import math
@@ -20,6 +21,7 @@ from ptn_format import graph as g
 from ptn_format.package import open_package
 from ptn_format.signature import SIGNATURE_KEY, Signature, build
 from ptn_format.validate import validate_program
+from ptn_runtime.errors import UnsupportedMethodError
 from torch.utils import _pytree as pytree
 
 _SCALAR_FUNCTIONS = {"_operator": operator, "math": math, "torch": torch, "builtins": __builtins__}
@@ -163,12 +165,12 @@ def _bind(signature: Signature, args: Sequence[Any], kwargs: Mapping[str, Any]) 
     return [leaf for leaf in pytree.tree_leaves(values) if isinstance(leaf, torch.Tensor)]
 
 
-def assert_same(actual: Any, expected: Any, **tolerance: Any) -> None:
-    """Compares results leaf by leaf; element types and shapes must be equal."""
+def assert_same(actual: Any, expected: Any, *, side: str = "", **tolerance: Any) -> None:
+    """Compares results leaf by leaf; element types and shapes must be equal. `side` begins the messages."""
     left, right = pytree.tree_leaves(actual), pytree.tree_leaves_with_path(expected)
     assert len(left) == len(right)
     for a, (path, b) in zip(left, right, strict=True):
-        place = f"result{pytree.keystr(path)}"
+        place = f"{side}result{pytree.keystr(path)}"
         if isinstance(b, torch.Tensor):
             torch.testing.assert_close(a, b, equal_nan=True, msg=lambda text, p=place: f"{p}: {text}", **tolerance)
         else:
@@ -181,15 +183,19 @@ def check_module(
     *more: tuple[Any, ...],
     kwargs: Mapping[str, Any] | None = None,
     dynamic_shapes: Any = None,
-    runtime: bool = True,
+    engines: Sequence[str] = ("reference",),
+    refused: Mapping[str, str] | None = None,
+    expect: Callable[[Any], None] | None = None,
     exact: bool = False,
     **tolerance: Any,
 ) -> NativeProgram:
     """Exports `module` and compares calls in sequence with `args`, then each of `more`, with eager PyTorch.
 
-    The package's graph runs twice: with PyTorch's own operators, and in the runtime on its reference engine. State that
-    the module keeps is carried from call to call on all sides. `runtime=False` is for programs that only a runtime with
-    sizes that depend on data could run. `exact` demands equality, to the bit, of PyTorch's own operators.
+    The package's graph runs with PyTorch's own operators, and in the runtime on each of `engines`. State that the
+    module keeps is carried from call to call on all sides. `engines=()` is for programs that only a runtime with sizes
+    that depend on data could run. An engine among `refused` must refuse the method, with a reason that the pattern
+    describes. `expect` gets the result of the first call, from every side, for what is known without running eager
+    mode. `exact` demands equality, to the bit, of PyTorch's own operators.
     """
     kwargs = kwargs or {}
     with warnings.catch_warnings(action="ignore"):  # PyTorch's own, about its own layers
@@ -198,25 +204,44 @@ def check_module(
     interpreter = Interpreter(native)
     file = io.BytesIO()
     native.save(file)
-    model = ptn_runtime.load(file.getvalue(), engine="reference") if runtime else None
-    for call in (args, *more):
-        original = (call, kwargs)
-        theirs, ours = copy.deepcopy((call, kwargs)), copy.deepcopy((call, kwargs))
-        with torch.no_grad(), warnings.catch_warnings(action="ignore"):
-            expected = module(*theirs[0], **theirs[1])
-            actual = interpreter.run("forward", ours[0], ours[1])
-        assert_same(actual, expected, **({"rtol": 0, "atol": 0} if exact else tolerance))
-        assert_same(ours, theirs, **tolerance)  # inputs that the module changes
-        if model is None:
-            continue
-        # Fixed values are no inputs of a package, but may be given again.
-        arrays = pytree.tree_map_only(torch.Tensor, _array, original)
-        actual = model(*arrays[0], **arrays[1])
-        assert_same(_tensors(actual), expected, **tolerance)
-        assert_same(_tensors(arrays), theirs, **tolerance)
-    if model is not None:
-        model.close()
+    refused = refused or {}
+    for engine, reason in refused.items():
+        _assert_refused(file.getvalue(), engine, reason)
+    with contextlib.ExitStack() as stack:
+        models = {
+            engine: stack.enter_context(ptn_runtime.load(file.getvalue(), engine=engine))
+            for engine in engines
+            if engine not in refused
+        }
+        for i, call in enumerate((args, *more)):
+            original = (call, kwargs)
+            theirs, ours = copy.deepcopy(original), copy.deepcopy(original)
+            with torch.no_grad(), warnings.catch_warnings(action="ignore"):
+                expected = module(*theirs[0], **theirs[1])
+                actual = interpreter.run("forward", ours[0], ours[1])
+            assert_same(actual, expected, **({"rtol": 0, "atol": 0} if exact else tolerance))
+            assert_same(ours, theirs, **tolerance)  # inputs that the module changes
+            results = [expected, actual]
+            for engine, model in models.items():
+                # Fixed values are no inputs of a package, but may be given again.
+                arrays = pytree.tree_map_only(torch.Tensor, _array, original)
+                results.append(_tensors(model(*arrays[0], **arrays[1])))
+                assert_same(results[-1], expected, side=f"{engine}: ", **tolerance)
+                assert_same(_tensors(arrays), theirs, side=f"{engine}: ", **tolerance)
+            if expect is not None and i == 0:
+                for result in results:
+                    expect(result)
     return native
+
+
+def _assert_refused(package: bytes, engine: str, reason: str) -> None:
+    """The engine says of every node that it cannot run why, and who can."""
+    with pytest.raises(UnsupportedMethodError, match=reason) as caught:
+        ptn_runtime.load(package, engine=engine)
+    assert caught.value.nodes
+    for node in caught.value.nodes:
+        assert node.reason
+        assert "reference" in node.engines
 
 
 @pytest.fixture
