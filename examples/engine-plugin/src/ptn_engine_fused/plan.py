@@ -15,7 +15,7 @@ from ptn_engine_fused.chain import Chain, is_fusible
 
 __all__ = ["CONTROL", "Plan"]
 
-CONTROL = frozenset({"control.cond", "control.while_loop", "control.map"})
+CONTROL = frozenset({"control.cond", "control.while_loop", "control.map", "control.scan"})
 """Operators with nested graphs, which have no kernel: the engine runs them itself."""
 
 Values = dict[int, Array]
@@ -117,13 +117,23 @@ class _Single:
             while plans["cond_fn"].call((*carried, *more))[0].item():
                 carried = plans["body_fn"].call((*carried, *more))
             return carried
-        xs, more = args["xs"], tuple(args["pos_args"])
-        results = tuple(np.empty(value.shape, value.dtype.numpy) for value in self._node.outputs)
+        if self._node.op == "control.map":
+            return self._rows(plans["f"], (), args["xs"], tuple(args["pos_args"]))
+        return self._rows(plans["combine_fn"], tuple(args["init"]), args["xs"], tuple(args["additional_inputs"]))
+
+    def _rows(
+        self, plan: Plan, carried: tuple[Array, ...], xs: tuple[Array, ...], more: tuple[Array, ...]
+    ) -> tuple[Array, ...]:
+        """Runs a nested graph on each row of `xs`: what it carries on, then its other results stacked."""
+        count = len(carried)
+        stacked = tuple(np.empty(value.shape, value.dtype.numpy) for value in self._node.outputs[count:])
         for row in range(xs[0].shape[0]):
             # `...` keeps rows of one axis as 0-d arrays.
-            for result, array in zip(results, plans["f"].call((*(x[row, ...] for x in xs), *more)), strict=True):
-                result[row, ...] = array
-        return results
+            results = plan.call((*carried, *(x[row, ...] for x in xs), *more))
+            carried = results[:count]
+            for stack, array in zip(stacked, results[count:], strict=True):
+                stack[row, ...] = array
+        return (*carried, *stacked)
 
 
 def _resolve(arg: Any, values: Values) -> Any:
