@@ -1,7 +1,8 @@
 """Everything that the format's exporters may emit is in the catalogue, with a kernel.
 
-`core.txt` are PyTorch's overloads tagged `core`, `view_copies.txt` the functional ones tagged `view_copy`;
-tests/torch/test_tags.py holds both against PyTorch.
+`core.txt` are PyTorch's overloads tagged `core`, `view_copies.txt` the functional ones tagged `view_copy`
+(tests/torch/test_tags.py holds both against PyTorch), `in_place.txt` the in-place forms that exporters leave,
+`kept_whole.txt` what they keep beyond core, `scalars.txt` functions of Python numbers.
 """
 
 from __future__ import annotations
@@ -40,48 +41,17 @@ NOT_IN_A_GRAPH = {
 }
 """Copies of views of what the format has no form for."""
 
-BEYOND_CORE = """
-    aten.linear.default aten.matmul.default aten.addmm.default aten.scaled_dot_product_attention.default
-    aten.rms_norm.default aten.layer_norm.default aten.silu.default aten.softmax.int native.rope.default
-    torchao.choose_qparams_affine.default torchao.quantize_affine.default torchao.dequantize_affine.default
-    torchao.dequantize_gguf.default torchao.dequantize_int4_tensor.default
-    quantized_decomposed.quantize_per_tensor.default quantized_decomposed.quantize_per_tensor.tensor
-    quantized_decomposed.dequantize_per_tensor.default quantized_decomposed.dequantize_per_tensor.tensor
-    quantized_decomposed.quantize_per_channel.default quantized_decomposed.dequantize_per_channel.default
-    quantized_decomposed.quantize_per_token.default quantized_decomposed.dequantize_per_token.default
-    quantized_decomposed.embedding_4bit.default quantized_decomposed.embedding_4bit.dtype
-""".split()
+BEYOND_CORE = (FOLDER / "kept_whole.txt").read_text(encoding="ascii").split()
 
-IN_PLACE = """
-    abs_.default add_.Scalar add_.Tensor addcdiv_.default addcmul_.default addmm_.default baddbmm_.default
-    bitwise_and_.Scalar bitwise_and_.Tensor bitwise_not_.default bitwise_or_.Scalar bitwise_or_.Tensor
-    bitwise_xor_.Scalar bitwise_xor_.Tensor ceil_.default clamp_.Tensor clamp_.default clamp_max_.default
-    clamp_min_.default copy_.default cos_.default cumsum_.default div_.Scalar div_.Scalar_mode div_.Tensor
-    div_.Tensor_mode elu_.default eq_.Scalar eq_.Tensor erf_.default exp_.default expm1_.default fill_.Scalar
-    fill_.Tensor floor_.default floor_divide_.Scalar floor_divide_.default fmod_.Scalar fmod_.Tensor ge_.Scalar
-    ge_.Tensor gelu_.default gt_.Scalar gt_.Tensor hardsigmoid_.default hardswish_.default hardtanh_.default
-    index_add_.default index_copy_.default index_fill_.int_Scalar index_put_.default le_.Scalar le_.Tensor
-    leaky_relu_.default lerp_.Scalar lerp_.Tensor log1p_.default log2_.default log_.default logical_and_.default
-    logical_not_.default logical_or_.default logical_xor_.default lt_.Scalar lt_.Tensor masked_fill_.Scalar
-    masked_fill_.Tensor masked_scatter_.default mul_.Scalar mul_.Tensor ne_.Scalar ne_.Tensor neg_.default
-    pow_.Scalar pow_.Tensor reciprocal_.default relu_.default remainder_.Scalar remainder_.Tensor resize_.default
-    round_.default rsqrt_.default scatter_.src scatter_.value scatter_add_.default scatter_reduce_.two
-    sigmoid_.default sign_.default silu_.default sin_.default sqrt_.default sub_.Scalar sub_.Tensor tan_.default
-    tanh_.default tril_.default triu_.default trunc_.default zero_.default
-""".split()
+IN_PLACE = (FOLDER / "in_place.txt").read_text(encoding="ascii").split()
 
-SCALARS = """
-    _operator.add _operator.sub _operator.mul _operator.truediv _operator.floordiv _operator.mod _operator.pow
-    _operator.neg _operator.pos _operator.abs _operator.and_ _operator.or_ _operator.xor _operator.not_ _operator.eq
-    _operator.ne _operator.lt _operator.le _operator.gt _operator.ge _operator.lshift _operator.rshift
-    torch.sym_float torch.sym_int torch.sym_ite torch.sym_max torch.sym_min torch.sym_not torch.sym_sum
-    torch._sym_sqrt torch.sym_sqrt math.ceil math.floor math.trunc math.sqrt math.log math.log2 math.exp math.pow
-    builtins.max builtins.min builtins.round
-""".split()
+SCALARS = (FOLDER / "scalars.txt").read_text(encoding="ascii").split()
 
 CONTROL = ("cond", "while_loop", "map_impl", "map", "scan")
 CHECKS = (
-    "aten._assert_scalar.default aten.sym_constrain_range.default aten.sym_constrain_range_for_size.default".split()
+    "aten._assert_scalar.default",
+    "aten.sym_constrain_range.default",
+    "aten.sym_constrain_range_for_size.default",
 )
 
 
