@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
 import torch
 from ptn_format.graph import Program
 from torch.export import ExportedProgram
+from torch.export.graph_signature import OutputKind
 
 from ptn_export.bodies import Problems
 from ptn_export.capture import Captured, capture
@@ -102,15 +103,17 @@ def to_native(
     remarks: list[str] = []
     rewrites: dict[str, Mapping[str, int]] = {}
     cause: Exception | None = None
+    problems = {name: Problems(name) for name in programs}
+    captured = {name: _captured(exported, problems[name]) for name, exported in programs.items()}
+    state = _state(captured.values())
     for name, exported in programs.items():
-        problems = Problems(name)
         remarks += [f"method '{name}': {remark}" for remark in leftovers(exported)]
-        captured = _captured(exported, problems)
-        if captured is not None:
-            rewrites[name] = run_all(captured.program, disabled)
-            methods.append(serialize_method(name, exported, captured, store, problems))
-        found += problems.found
-        cause = cause or problems.cause
+        method = captured[name]
+        if method is not None:
+            rewrites[name] = run_all(method, disabled, state)
+            methods.append(serialize_method(name, exported, method, store, problems[name]))
+        found += problems[name].found
+        cause = cause or problems[name].cause
     if found:
         raise ExportError(found) from cause
     if remarks:
@@ -164,6 +167,17 @@ def _captured(exported: ExportedProgram, problems: Problems) -> Captured | None:
         problems.add("decomposition", reason, hint)
         problems.cause = error
         return None
+
+
+def _state(captured: Iterable[Captured | None]) -> frozenset[str]:
+    """Keys of the buffers that any method changes: no method may take them for constants."""
+    return frozenset(
+        method.fqn(spec.target)
+        for method in captured
+        if method is not None
+        for spec in method.program.graph_signature.output_specs
+        if spec.kind is OutputKind.BUFFER_MUTATION and spec.target
+    )
 
 
 def _without_data(methods: list[SerializedMethod], store: ConstantStore) -> set[str]:

@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import TYPE_CHECKING
 
 from torch import fx
-from torch.export import ExportedProgram
 
 from ptn_export.passes import (
     asserts,
     attention,
     attention_rank,
+    batch_norm,
+    cse,
+    fold,
     gqa,
     no_ops,
     numbers,
     rms_norm,
     rope,
+    views,
 )
 from ptn_export.passes._graph import Context
+
+if TYPE_CHECKING:
+    from ptn_export.capture import Captured  # which imports `bodies` from here
 
 __all__ = ["PASSES", "bodies", "check_names", "run_all"]
 
@@ -26,13 +33,24 @@ Pass = Callable[[fx.GraphModule, Context], None]
 PASSES: Mapping[str, Pass] = {
     "copies": lambda body, _: no_ops.run(body),
     "asserts": lambda body, context: asserts.run(body, context.program.range_constraints),
+    "cse": cse.run,
+    "views": views.run,
     "rms_norm": rms_norm.run,
     "rope": rope.run,
+    "fold": fold.run,
     "attention": attention.run,
     "gqa": gqa.run,
     "attention_rank": attention_rank.run,
+    "batch_norm": batch_norm.run,
 }
-"""Every pass that can be switched off, in the order in which they run."""
+"""Every pass that can be switched off, in the order in which they run.
+
+Rotary embeddings come before folding, which would turn sines and cosines of constant positions into tables; attention
+comes after it, because it looks at masks that are constant.
+"""
+
+_TIDY = ("views", "cse")
+"""Passes that run once more at the end, on what the others have put in."""
 
 
 def check_names(names: Collection[str]) -> frozenset[str]:
@@ -50,21 +68,22 @@ def check_names(names: Collection[str]) -> frozenset[str]:
     return frozenset(names)
 
 
-def run_all(program: ExportedProgram, disabled: Collection[str] = ()) -> dict[str, int]:
+def run_all(captured: Captured, disabled: Collection[str], state: Collection[str]) -> dict[str, int]:
     """Runs every pass over the program's graph and its nested graphs, and drops what has become dead.
 
     Args:
-        program: a decomposed program of one's own; its graph, signature and constants change.
+        captured: a decomposed program of one's own; its graph, signature and constants change.
         disabled: names of passes to leave out.
+        state: keys of the buffers that any method of the package changes.
 
     Returns:
         By pass, how often it rewrote something; passes that only tidy up are not counted.
     """
-    context = Context(program)
-    graphs = list(bodies(program.graph_module))
+    context = Context(captured, state)
+    graphs = list(bodies(captured.program.graph_module))
     for body in graphs:
         numbers.run(body)  # not optional: the file has no tensors that are numbers
-    for name in PASSES:
+    for name in (*PASSES, *_TIDY):
         if name not in disabled:
             for body in graphs:
                 PASSES[name](body, context)

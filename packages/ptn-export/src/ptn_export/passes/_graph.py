@@ -5,18 +5,20 @@ from __future__ import annotations
 import contextlib
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
 from torch._guards import detect_fake_mode
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.export import ExportedProgram
-from torch.export.graph_signature import ExportGraphSignature, InputKind, InputSpec, OutputKind, TensorArgument
+from torch.export.graph_signature import ExportGraphSignature, InputKind, InputSpec, TensorArgument
 from torch.utils import _pytree as pytree
 
 from ptn_export.dims import SCALAR_TYPES, same_size
+
+if TYPE_CHECKING:
+    from ptn_export.capture import Captured  # which needs this package
 
 __all__ = [
     "Context",
@@ -41,31 +43,30 @@ _LIFTED = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
 class Context:
     """A program while passes change it.
 
+    Args:
+        captured: the decomposed program.
+        state: keys of buffers that this or another method of the package changes: they are no constants.
+
     Attributes:
         program: the decomposed program.
         counts: how often each pass has rewritten something that is worth a line of the report.
     """
 
-    def __init__(self, program: ExportedProgram) -> None:
-        self.program = program
+    def __init__(self, captured: Captured, state: Collection[str]) -> None:
+        self.program = program = captured.program
         self.counts: Counter[str] = Counter()
         self._placeholders = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
-        mutated = {
-            spec.target
-            for spec in program.graph_signature.output_specs
-            if spec.kind in (OutputKind.BUFFER_MUTATION, OutputKind.PARAMETER_MUTATION)
-        }
         self._data: dict[fx.Node, torch.Tensor] = {}
         self._keys: dict[fx.Node, str] = {}
         for spec in program.graph_signature.input_specs:
-            if spec.kind in _LIFTED and spec.target and spec.target not in mutated:
+            if spec.kind in _LIFTED and spec.target and captured.fqn(spec.target) not in state:
                 data = program.state_dict.get(spec.target, program.constants.get(spec.target))
                 if _is_plain(data):
                     node = self._placeholders[spec.arg.name]
                     self._data[node], self._keys[node] = data, spec.target
 
     def constant(self, node: Any) -> torch.Tensor | None:
-        """The data of a parameter, constant, or buffer that the method does not change; None for anything else."""
+        """The data of a parameter, constant, or buffer that no method changes; None for anything else."""
         return self._data.get(node) if isinstance(node, fx.Node) else None
 
     def key(self, node: fx.Node) -> str:

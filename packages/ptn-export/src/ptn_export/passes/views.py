@@ -1,0 +1,97 @@
+"""Shortens chains of views and casts.
+
+Decomposed models reshape, transpose and cast there and back. Each view is free in an engine that can stride and a copy
+in one that cannot, so chains are cut: a permutation of a permutation is one permutation, a reshape of a reshape is the
+last one, an expansion of an expansion likewise, and what ends in the shape that it began with is dropped. A cast to a
+wider type and back is the value itself; one to a narrower type and back is not, and stays.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import fx
+
+from ptn_export.passes._graph import Context, dtype_of, has_value_type, insert, is_call, operand, replace, shape_of
+
+__all__ = ["run"]
+
+_aten = torch.ops.aten
+_RESHAPES = (_aten.view.default, _aten.reshape.default, _aten._unsafe_view.default)
+# All of these keep the order of elements.
+_IN_ORDER = (
+    *_RESHAPES,
+    _aten.squeeze.default,
+    _aten.squeeze.dim,
+    _aten.squeeze.dims,
+    _aten.unsqueeze.default,
+)
+
+
+def run(module: fx.GraphModule, context: Context) -> None:
+    """Shortens every chain of `module`."""
+    for node in list(module.graph.nodes):
+        if node.op == "call_function" and node.users and _shorten(node):
+            context.counts["views"] += 1
+    module.graph.eliminate_dead_code()
+
+
+def _shorten(node: fx.Node) -> bool:
+    shorter = _shorter(node)
+    if shorter is None:
+        return False
+    replace(node, shorter)
+    return True
+
+
+def _shorter(node: fx.Node) -> fx.Node | None:
+    """A node with the same value and fewer views in front of it."""
+    if is_call(node, *_IN_ORDER):
+        return _same_order(node)
+    if is_call(node, _aten.permute.default):
+        return _permuted(node)
+    source = operand(node, 0) if node.args else None
+    if is_call(node, _aten.expand.default) and is_call(source, _aten.expand.default):
+        sizes = operand(node, 1)
+        if len(sizes) == len(shape_of(source)) and not any(isinstance(size, int) and size == -1 for size in sizes):
+            return insert(node, _aten.expand.default, operand(source, 0), sizes)
+    if is_call(node, _aten._to_copy.default) and is_call(source, _aten._to_copy.default):
+        return _cast_back(node, operand(source, 0), source)
+    return None
+
+
+def _same_order(node: fx.Node) -> fx.Node | None:
+    source = operand(node, 0)
+    while is_call(source, *_IN_ORDER):
+        source = operand(source, 0)
+        if has_value_type(source, node):
+            return source if isinstance(source, fx.Node) else None
+    inner = operand(node, 0)
+    if is_call(node, *_RESHAPES) and is_call(inner, *_IN_ORDER) and isinstance(source, fx.Node):
+        return insert(node, _aten.view.default, source, operand(node, 1))
+    return None
+
+
+def _permuted(node: fx.Node) -> fx.Node | None:
+    rank = len(shape_of(node))
+    order = [axis % rank for axis in operand(node, 1)]
+    source: Any = operand(node, 0)
+    if order == list(range(rank)):
+        return source if isinstance(source, fx.Node) else None
+    if not is_call(source, _aten.permute.default):
+        return None
+    first = [axis % rank for axis in operand(source, 1)]
+    both = [first[axis] for axis in order]
+    origin = operand(source, 0)
+    if both == list(range(rank)):
+        return origin if isinstance(origin, fx.Node) else None
+    return insert(node, _aten.permute.default, origin, both)
+
+
+def _cast_back(node: fx.Node, origin: Any, between: Any) -> fx.Node | None:
+    narrow, wide = dtype_of(origin), dtype_of(between)
+    if narrow is None or wide is None or dtype_of(node) != narrow or not isinstance(origin, fx.Node):
+        return None
+    exact = narrow.is_floating_point and wide.is_floating_point and torch.promote_types(narrow, wide) == wide
+    return origin if exact else None
