@@ -248,7 +248,7 @@ class ReadsIntegers(nn.Module):
         values = dequantize(self.weight, [1, 4], self.scale, None, torch.int8, -8, 7)
         if self.other_range:
             return x @ (values + dequantize(self.weight, [1, 4], self.scale, None, torch.int8, -128, 127)).t()
-        return x @ values.t() + self.weight.sum()
+        return x @ (values + self.weight.to(x.dtype)).t()
 
 
 @pytest.mark.parametrize("other_range", [False, True])
