@@ -340,7 +340,7 @@ def _befores(pad: Sizes, rank: int) -> list[int]:
     return before
 
 
-@lower("aten.constant_pad_nd.default")
+@lower("aten.constant_pad_nd.default", empty=True)
 def constant_pad_nd(b: Builder, out: Outputs, self: Tensor, pad: Sizes, value: Any = 0) -> Tensor:
     return padded(b, self, _befores(pad, self.rank), list(out.shape), 0, value)
 
