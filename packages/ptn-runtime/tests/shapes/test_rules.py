@@ -79,6 +79,8 @@ ACCEPTED: list[tuple[str, dict[str, Any], Any]] = [
     ("aten.constant_pad_nd.default", {"self": f(2, 3), "pad": (1, -2, 0, 4)}, f(6, 2)),
     ("aten.arange.start_step", {"start": 0, "end": 10, "step": 3}, t(S.LONG, 4)),
     ("aten.arange.start_step", {"start": 1.0, "end": 0, "step": -0.3}, f(4)),
+    ("aten.arange.start_step", {"start": 0.0, "end": -8.5, "step": -4.0, "dtype": S.LONG}, t(S.LONG, 2)),
+    ("aten.arange.start_step", {"start": 0.0, "end": -8.5, "step": -4.0, "dtype": S.INT}, t(S.INT, 3)),
     ("aten.full.default", {"size": (2,), "fill_value": True}, t(S.BOOL, 2)),
     ("aten.upsample_nearest2d.vec", {"input": f(1, 1, 3, 5), "output_size": None, "scale_factors": (1.5, 0.5)},
      f(1, 1, 4, 2)),

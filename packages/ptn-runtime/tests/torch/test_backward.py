@@ -5,8 +5,14 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from ptn_format.dtypes import ScalarType
+from ptn_runtime.lowering.static import TensorSpec
+from ptn_runtime.reference.control import scan
+from ptn_runtime.reference.registry import Outputs
+from torch._higher_order_ops.scan import scan_op
 
 aten = torch.ops.aten
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
@@ -174,3 +180,17 @@ def test_resize(eager: Any, size: list[int]) -> None:
 def test_resize_to_more_elements(eager: Any) -> None:
     (got,) = eager.run("aten.resize.default", self=rand(2, 3), size=(4, 2))
     assert got.shape == (4, 2)
+
+
+def test_scan_is_pytorchs() -> None:
+    init, xs, scale = rand(3), rand(5, 3), rand(3)
+
+    def step(total: Any, x: Any, w: Any) -> Any:
+        return total * w + x, -x
+
+    want = scan_op(lambda *items: list(step(*items)), [init], [xs], (scale,))
+    arrays = [tensor.numpy() for tensor in want]
+    out = Outputs(TensorSpec(ScalarType.from_numpy(array.dtype), array.shape) for array in arrays)
+    got = scan(out, lambda items: step(*items), (init.numpy(),), (xs.numpy(),), (scale.numpy(),))
+    for array, expected in zip(got, arrays, strict=True):
+        np.testing.assert_allclose(array, expected, rtol=1e-6)

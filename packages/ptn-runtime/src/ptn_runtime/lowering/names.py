@@ -52,6 +52,7 @@ _VIEW_COPIES = frozenset(
 _RENAMED = {
     "aten._neg_view.default": "aten.neg.default",
     "aten._neg_view_copy.default": "aten.neg.default",
+    "aten._embedding_bag_forward_only.default": "aten._embedding_bag.default",
     "aten._reshape_alias.default": "aten.view.default",
     "aten._unsafe_view.default": "aten.view.default",
     "aten.lift.default": "aten.alias.default",

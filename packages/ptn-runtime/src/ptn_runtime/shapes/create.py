@@ -162,6 +162,8 @@ def _arange(start: Number, end: Number, step: Number, dtype: ScalarType | None) 
         if not isinstance(number, bool | int | float):
             raise DataDependentError("the length of a range depends on its ends")
         numbers.append(number)
+    if dtype is ScalarType.LONG:  # PyTorch cuts the ends off first, for this dtype alone
+        numbers = [int(number) if math.isfinite(number) else number for number in numbers]
     first, last, by = numbers
     require(by != 0, "step must not be 0")
     if not (math.isfinite(first) and math.isfinite(last)):
