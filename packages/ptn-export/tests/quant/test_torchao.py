@@ -261,16 +261,26 @@ def test_integers_with_two_readings_stay_plain(other_range: bool) -> None:
         np.testing.assert_allclose(loaded(x.numpy()), model(x), rtol=1e-5, atol=1e-5)
 
 
-def test_without_zero_points_there_is_no_key() -> None:
-    class Symmetric(ReadsIntegers):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return (
-                x
-                @ torch.ops.torchao.dequantize_affine.default(
-                    self.weight, [1, 4], self.scale, None, torch.int8, -8, 7
-                ).t()
-            )
+class Symmetric(ReadsIntegers):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        dequantize = torch.ops.torchao.dequantize_affine.default
+        return x @ dequantize(self.weight, [1, 4], self.scale, None, torch.int8, -8, 7).t()
 
+
+def test_integers_that_another_method_reads_otherwise_stay_plain() -> None:
+    one, other = Symmetric(False), ReadsIntegers(False)
+    other.load_state_dict(one.state_dict())
+    x = torch.randn(3, 8)
+    native = to_native({"one": torch.export.export(one, (x,)), "other": torch.export.export(other, (x,))})
+    assert schemes(native) == {}
+    data = saved(native)
+    opened(data)
+    with ptn_runtime.load(data, engine="reference") as loaded:
+        np.testing.assert_allclose(loaded.run("one", x.numpy()), one(x), rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(loaded.run("other", x.numpy()), other(x), rtol=1e-5, atol=1e-5)
+
+
+def test_without_zero_points_there_is_no_key() -> None:
     model = Symmetric(False)
     native = to_native(torch.export.export(model, (torch.randn(3, 8),)))
     assert [scheme.zero_point_data_key for scheme in schemes(native).values()] == [None]
