@@ -72,6 +72,8 @@ def _in_training(node: fx.Node) -> bool:
         return _argument(node, "train") is not False
     if name in _BATCH_NORM:
         return _argument(node, "training") is True or _argument(node, "train") is True
+    if name == "instance_norm":  # without running statistics it reads the input's in either mode
+        return _argument(node, "use_input_stats") is True and _argument(node, "running_mean") is not None
     return False
 
 
