@@ -1,7 +1,6 @@
 """Choosing, applying and undoing quantisation: kernels of `native/kernels/quant.cpp`, with torchao's roundings.
 
-A matrix product or an embedding of a packed constant looks through `ptn.dequantize_packed`; what reaches these
-lowerings is read by other operators.
+A packed constant is decoded in every run; products on the packed blocks themselves are not made yet.
 """
 
 from __future__ import annotations
