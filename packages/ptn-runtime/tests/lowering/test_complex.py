@@ -67,6 +67,14 @@ def test_computing_on_complex_elements_is_refused():
     assert "from model.py:7" in text
 
 
+def test_checks_of_what_rules_establish_are_dropped():
+    g = GraphBuilder()
+    z = g.call("torch.ops.aten._fft_r2c.default", g.input("x", F32, 3, 8), [1], 0, True)
+    g.effect("torch.ops.aten._assert_tensor_metadata.default", z)
+    graph = specialize(g.build(g.call("torch.ops.aten.view_as_real.default", z)))
+    assert ops(graph) == ["_fft_r2c.default"]
+
+
 def test_a_complex_result_is_refused():
     g = GraphBuilder()
     z = g.call("torch.ops.aten._fft_r2c.default", g.input("x", F32, 3, 8), [1], 0, True)

@@ -14,6 +14,7 @@ from dataclasses import replace
 from ptn_format.graph import Argument, IntArg, IntListArg, NamedArgument, Node, TensorArg
 
 from ptn_runtime.lowering.arguments import BindError, names_read
+from ptn_runtime.lowering.names import NO_OPS
 
 __all__ = ["ComplexValues"]
 
@@ -61,7 +62,7 @@ class ComplexValues:
             first = node.inputs[0].arg if node.inputs else None
             if not isinstance(first, TensorArg) or first.name not in self._names:
                 raise BindError("takes a complex tensor, got a real one")
-        elif read:
+        elif read and op not in NO_OPS:
             if op not in _MOVES:
                 raise BindError(f"has no form for complex tensors such as '{read[0]}'; compute on view_as_real of it")
             node = replace(node, inputs=tuple(_moved(op, index, item) for index, item in enumerate(node.inputs)))
