@@ -26,6 +26,7 @@ __all__ = [
     "dtype_of",
     "has_value_type",
     "insert",
+    "insert_like",
     "is_call",
     "number",
     "operand",
@@ -206,10 +207,21 @@ def insert(before: fx.Node, target: Callable[..., Any], *args: Any, **kwargs: An
     return node
 
 
+def insert_like(old: fx.Node, target: Callable[..., Any], *args: Any) -> fx.Node:
+    """A call in front of `old` that has its value: inferring it could fail on strides, which the graph does not have."""
+    with old.graph.inserting_before(old):
+        node = old.graph.call_function(target, args)
+    node.meta = dict(old.meta)
+    return node
+
+
 def _as_fake(value: torch.Tensor, mode: Any) -> torch.Tensor:
-    if mode is None or isinstance(value, FakeTensor):
+    """A stand-in without strides: packages have none, and PyTorch refuses some views of expanded tensors."""
+    if mode is None:
         return value
-    return torch.empty(value.shape, dtype=value.dtype)
+    return (
+        value.new_empty(value.shape) if isinstance(value, FakeTensor) else torch.empty(value.shape, dtype=value.dtype)
+    )
 
 
 def replace(old: fx.Node, new: fx.Node) -> None:
