@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from ml_dtypes import finfo
 
 from ptn_runtime.reference._numerics import cast, finish, number, working_dtype
 from ptn_runtime.reference.registry import Array, Number, Outputs, kernel
@@ -102,7 +103,9 @@ def triu_indices(out: Outputs, row: int, col: int, offset: int = 0, **_: Any) ->
 
 @kernel("aten.rand.default", "aten.rand_like.default")
 def rand(out: Outputs, **_: Any) -> Array:
-    return finish(np.random.default_rng().random(out.shape, np.float32), out.dtype)
+    # Whole numbers of the last place below 1, as PyTorch takes them: rounding to a narrow dtype could give 1 itself.
+    steps = 2 ** (finfo(out.dtype.numpy).nmant + 1)
+    return cast(np.random.default_rng().integers(0, steps, out.shape) / steps, out.dtype.numpy)
 
 
 @kernel("aten.randn.default", "aten.randn_like.default")
