@@ -45,7 +45,7 @@ KNOWN: dict[tuple[str, torch.dtype | None], str] = {
             f"aten.{name}.default",
             torch.uint8,
         ): "refused: PyTorch has fixed-point code for it, which differs by processor"
-        for name in ("_upsample_bicubic2d_aa", "_upsample_bilinear2d_aa", "upsample_bicubic2d", "upsample_bilinear2d")
+        for name in ("_upsample_bilinear2d_aa", "upsample_bicubic2d", "upsample_bilinear2d")
     },
     ("aten.div.Tensor_mode", torch.bfloat16): (
         "mode trunc: PyTorch rounds the quotient before it truncates in whole vectors, but not in the rest of a row"
