@@ -133,10 +133,6 @@ CHAINS = {
         lambda m, x: x[:, None].expand(2, 5, 3, 4).flatten(0, 1).view(2, 5, 12),
         {"aten.unsqueeze_copy.default": 1, "aten.expand_copy.default": 1, "aten.view_copy.default": 1},
     ),
-    "of an expansion": (
-        lambda m, x: x[:, None].expand(2, 5, 3, 4).reshape(2, 15, 4).view(2, 5, 3, 4).view(30, 4),
-        {"aten.unsqueeze_copy.default": 1, "aten.expand_copy.default": 1, "aten.view_copy.default": 1},
-    ),
     "squeezed back": (lambda m, x: x.unsqueeze(1).squeeze(1) + 1, {"aten.add.Scalar": 1}),
     "wider and back": (lambda m, x: x.double().float() + 1, {"aten.add.Scalar": 1}),
     "narrower and back": (lambda m, x: x.half().float() + 1, {"aten._to_copy.default": 2, "aten.add.Scalar": 1}),

@@ -208,7 +208,7 @@ def insert(before: fx.Node, target: Callable[..., Any], *args: Any, **kwargs: An
 
 
 def insert_like(old: fx.Node, target: Callable[..., Any], *args: Any) -> fx.Node:
-    """A call in front of `old` that has its value: inferring it could fail on strides, which the graph does not have."""
+    """A call in front of `old` with its value: to infer it could fail on strides, which the graph does not have."""
     with old.graph.inserting_before(old):
         node = old.graph.call_function(target, args)
     node.meta = dict(old.meta)

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from ptn_export.passes._graph import Context, dtype_of, has_value_type, insert, is_call, operand, replace, shape_of
+from ptn_export.passes._graph import Context, dtype_of, has_value_type, insert_like, is_call, operand, replace, shape_of
 
 __all__ = ["run"]
 
@@ -55,7 +55,7 @@ def _shorter(node: fx.Node) -> fx.Node | None:
     if is_call(node, _aten.expand.default) and is_call(source, _aten.expand.default):
         sizes = operand(node, 1)
         if len(sizes) == len(shape_of(source)) and not any(isinstance(size, int) and size == -1 for size in sizes):
-            return insert(node, _aten.expand.default, operand(source, 0), sizes)
+            return insert_like(node, _aten.expand.default, operand(source, 0), sizes)
     if is_call(node, _aten._to_copy.default) and is_call(source, _aten._to_copy.default):
         return _cast_back(node, operand(source, 0), source)
     return None
@@ -69,7 +69,7 @@ def _same_order(node: fx.Node) -> fx.Node | None:
             return source if isinstance(source, fx.Node) else None
     inner = operand(node, 0)
     if is_call(node, *_RESHAPES) and is_call(inner, *_IN_ORDER) and isinstance(source, fx.Node):
-        return insert(node, _aten.view.default, source, operand(node, 1))
+        return insert_like(node, _aten.view.default, source, operand(node, 1))
     return None
 
 
@@ -86,7 +86,7 @@ def _permuted(node: fx.Node) -> fx.Node | None:
     origin = operand(source, 0)
     if both == list(range(rank)):
         return origin if isinstance(origin, fx.Node) else None
-    return insert(node, _aten.permute.default, origin, both)
+    return insert_like(node, _aten.permute.default, origin, both)
 
 
 def _cast_back(node: fx.Node, origin: Any, between: Any) -> fx.Node | None:
