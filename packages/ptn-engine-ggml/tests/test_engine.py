@@ -66,6 +66,12 @@ def test_options_out_of_range(engine: GgmlEngine, cpu: Device, option: dict[str,
         engine.create_host(cpu, **option)
 
 
+@pytest.mark.parametrize("threads", [1.5, 2.0, "2", True])
+def test_a_number_of_threads_is_whole(engine: GgmlEngine, cpu: Device, threads: object) -> None:
+    with pytest.raises(TypeError, match=r"a whole number is needed, 1\.\.512"):
+        engine.create_host(cpu, threads=threads)
+
+
 def test_unknown_options_and_devices(engine: GgmlEngine, cpu: Device) -> None:
     with pytest.raises(TypeError, match=r"no option \['thread'\]; it has \['threads'\]"):
         engine.create_host(cpu, thread=2)

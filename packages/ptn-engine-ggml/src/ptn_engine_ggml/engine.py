@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -192,7 +193,9 @@ def _device_id(ggml_name: str) -> str:
 def _thread_count(option: Any) -> int:
     if option is None:
         return min(available_processors(), MAX_THREADS)
-    count = int(option)
+    if isinstance(option, bool) or not hasattr(option, "__index__"):
+        raise TypeError(f"threads={option!r}: a whole number is needed, 1..{MAX_THREADS}")
+    count = operator.index(option)
     if not 1 <= count <= MAX_THREADS:
         raise ValueError(f"threads={option}: ggml takes 1..{MAX_THREADS} threads")
     return count
