@@ -324,7 +324,7 @@ def test_engines(ptn: Any) -> None:
     assert code == 0
     assert out.splitlines()[0].split() == ["engine", "package", "api", "device", "what", "it", "is"]
     assert f"reference  ptn-runtime {ptn_runtime.__version__}" in out
-    assert "options of reference: none" in out
+    assert "options of reference:\n  decode_once  keep the values of quantised constants" in out
 
 
 def test_broken_engines_are_shown_with_the_reason(ptn: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
