@@ -37,6 +37,7 @@ FOLDED = {
     "two constants": (lambda m, x: x @ (m.weight * m.vector), 1, {"aten.matmul.default"}),
     "made from nothing": (lambda m, x: x + (torch.arange(6.0) * 0.5).cos(), 1, {"aten.add.Tensor"}),
     "reduced": (lambda m, x: x * m.weight.sum(0), 1, {"aten.mul.Tensor"}),
+    "one element with a stride": (lambda m, x: x * m.vector.exp()[::4][:1], 1, {"aten.mul.Tensor"}),
     "reduced integers": (lambda m, x: x * m.integers.float().mean(0), 1, {"aten.mul.Tensor"}),
 }
 

@@ -83,7 +83,8 @@ class Context:
             data: a dense tensor.
             name: what it was made from, for people.
         """
-        data = data.detach().contiguous()
+        # Not `contiguous()`: it leaves one element with any stride as it is, and that cannot be viewed as bytes.
+        data = data.detach().clone(memory_format=torch.contiguous_format)
         digest = hashlib.sha256(f"{data.dtype}{tuple(data.shape)}".encode())
         if data.numel():
             digest.update(data.reshape(-1).view(torch.uint8).numpy().data)
