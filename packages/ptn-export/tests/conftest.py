@@ -91,6 +91,14 @@ class Interpreter:
             body, xs, extra = positional
             rows = [body(*(x[i] for x in xs), *extra) for i in range(len(xs[0]))]
             results = [torch.stack(column) for column in zip(*rows, strict=True)]
+        elif target == "torch.ops.higher_order.scan":
+            body, carried, xs, extra = positional
+            rows = []
+            for i in range(len(xs[0])):
+                step = body(*carried, *(x[i] for x in xs), *extra)
+                carried = step[: len(carried)]
+                rows.append(step[len(carried) :])
+            results = [*carried, *(torch.stack(column) for column in zip(*rows, strict=True))]
         elif target == "torch.ops.higher_order.while_loop":
             condition, body, carried, extra = positional
             results = list(carried)

@@ -1,8 +1,9 @@
-"""cond, map and while_loop: nested graphs, whose constants the method binds and passes down."""
+"""cond, map, scan and while_loop: nested graphs, whose constants the method binds and passes down."""
 
 import torch
 from ptn_format.graph import GraphArg, TensorListArg
 from torch import nn
+from torch._higher_order_ops.scan import scan
 
 
 class Branches(nn.Module):
@@ -83,3 +84,39 @@ def test_while_loop(check):
             )
 
     check(Model(), (torch.tensor(0), torch.ones(2)), (torch.tensor(3), torch.ones(2)), (torch.tensor(9), torch.ones(2)))
+
+
+class Recurrence(nn.Module):
+    """A recurrent layer of one's own, with weights and a constant inside the step."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(2, 3)
+
+    def forward(self, start, xs):
+        def step(carry, x):
+            total, count = carry
+            total = total * torch.tensor([0.5, 2.0, -1.0]) + self.linear(x)
+            return (total, count + 1.0), (total.relu(), x.sum())
+
+        return scan(step, (start, torch.zeros(())), xs)
+
+
+def test_scan(check):
+    length = torch.export.Dim("length", min=1, max=9)
+    calls = [(torch.randn(3), torch.randn(n, 2)) for n in (4, 1, 9)]
+    native = check(Recurrence().eval(), *calls, dynamic_shapes=(None, {0: length}), engines=("reference", "ggml"))
+    (node,) = [node for node in native.program.methods[0].graph.nodes if node.target == "torch.ops.higher_order.scan"]
+    body, carried, xs, operands = (item.arg for item in node.inputs)
+    assert isinstance(body, GraphArg)
+    counts = [len(argument.names) for argument in (carried, xs, operands) if isinstance(argument, TensorListArg)]
+    assert counts == [2, 1, 3]  # the last are the weight, the bias and the constant
+    assert len(body.graph.inputs) == sum(counts)
+
+
+def test_scan_from_the_end(check):
+    class Model(nn.Module):
+        def forward(self, xs):
+            return scan(lambda carry, x: (carry + x, carry * x), xs[:, 0] * 0, xs, dim=1, reverse=True)
+
+    check(Model(), (torch.randn(2, 4),))

@@ -7,6 +7,7 @@ import pytest
 import torch
 from ptn_export import ExportError, ExportWarning, to_native
 from torch import nn
+from torch.nn.attention.flex_attention import flex_attention
 
 
 def export(module, *args, **options):
@@ -124,15 +125,25 @@ def test_parameter_mutation():
     assert "register_buffer" in text
 
 
-def test_scan_is_refused_by_name():
+def test_other_higher_order_operators_are_refused_by_name():
+    class Model(nn.Module):
+        def forward(self, q):
+            return flex_attention(q, q, q)
+
+    error = refusal(Model(), torch.randn(1, 1, 16, 16))
+    assert "* higher_order.flex_attention: packages hold cond, map, scan and while_loop" in str(error)
+    assert "rewrite the model without it" in str(error)
+
+
+def test_side_effects_are_refused():
     class Model(nn.Module):
         def forward(self, x):
-            from torch._higher_order_ops.scan import scan
+            torch.ops.aten._print("seen")
+            return x * 2
 
-            return scan(lambda carry, x: (carry + x, carry * x), torch.zeros(2), x)[1]
-
-    error = refusal(Model(), torch.ones(4, 2))
-    assert "* higher_order.scan: packages hold cond, map and while_loop" in str(error)
+    error = refusal(Model(), torch.ones(2))
+    assert "* input: an operator with side effects needs an ordering token" in str(error)
+    assert "* output: a result of kind token has no meaning in a package" in str(error)
 
 
 def test_custom_operators_pass_and_those_that_mutate_are_refused():

@@ -31,7 +31,7 @@ from ptn_export.source import source_of
 __all__ = ["Body", "Problems"]
 
 _SCALAR_MODULES = ("_operator", "builtins", "math", "torch")
-_HIGHER_ORDER = ("cond", "map_impl", "while_loop")
+_HIGHER_ORDER = ("cond", "map_impl", "scan", "while_loop")
 
 
 @dataclass
@@ -188,7 +188,7 @@ class Body:
         if name not in _HIGHER_ORDER:
             self._problems.add(
                 f"higher_order.{name}",
-                "packages hold cond, map and while_loop of the higher-order operators, but not this one",
+                "packages hold cond, map, scan and while_loop of the higher-order operators, but not this one",
                 "rewrite the model without it",
                 node,
             )

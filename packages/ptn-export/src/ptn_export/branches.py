@@ -21,7 +21,7 @@ from ptn_export.passes import bodies
 
 __all__ = ["lift_branch_constants"]
 
-_OPERANDS = {"cond": 3, "map_impl": 2, "while_loop": 3}
+_OPERANDS = {"cond": 3, "map_impl": 2, "scan": 3, "while_loop": 3}
 """Which argument of a higher-order operator takes further operands."""
 
 
