@@ -3,6 +3,10 @@
 #include <ggml-cpu.h>
 #include <ggml.h>
 
+#ifndef _WIN32
+#include <pthread.h>
+#endif
+
 #include <cstdio>
 #include <stdexcept>
 #include <utility>
@@ -11,6 +15,8 @@ namespace ptn {
 namespace {
 
 thread_local int guards = 0;
+
+int forks = 0;  // counted in the child
 
 void on_abort(const char* message) {
   if (guards > 0) throw std::runtime_error(message);
@@ -67,16 +73,18 @@ AbortPause::~AbortPause() { guards += suspended_; }
 void init_ggml() {
   ggml_set_abort_callback(on_abort);
   ggml_log_set(on_log, nullptr);
+#ifndef _WIN32
+  pthread_atfork(nullptr, nullptr, [] { ++forks; });
+#endif
 }
 
-Stream::Stream(const std::string& device_name, int threads) : threads_(threads) {
+Stream::Stream(const std::string& device_name, int threads) : threads_(threads), forks_(forks) {
   device_ = ggml_backend_dev_by_name(device_name.c_str());
   if (device_ == nullptr) throw std::runtime_error("ggml has no device '" + device_name + "'");
   is_cpu_ = ggml_backend_dev_type(device_) == GGML_BACKEND_DEVICE_TYPE_CPU;
   try {
     if (is_cpu_) {
-      one_ = add_cpu_backend(1);
-      if (threads > 1) many_ = add_cpu_backend(threads);
+      add_cpu_backends();
     } else {
       one_ = ggml_backend_dev_init(device_, nullptr);
       if (one_ == nullptr) throw std::runtime_error("ggml's device '" + device_name + "' does not come up");
@@ -89,7 +97,24 @@ Stream::Stream(const std::string& device_name, int threads) : threads_(threads) 
 
 Stream::~Stream() { release(); }
 
+void Stream::ensure_usable() {
+  if (forks_ == forks) return;
+  if (!is_cpu_) {
+    throw std::runtime_error(std::string("ggml's device '") + ggml_backend_dev_name(device_) +
+                             "' cannot be used in a forked process; load the model after the fork");
+  }
+  abandon();
+  add_cpu_backends();
+}
+
+void Stream::abandon() {
+  one_ = many_ = nullptr;
+  pools_.clear();
+  forks_ = forks;
+}
+
 void Stream::release() {
+  if (forks_ != forks) return abandon();
   if (one_ != nullptr) ggml_backend_free(one_);
   if (many_ != nullptr) ggml_backend_free(many_);
   for (ggml_threadpool_t pool : pools_) {
@@ -97,6 +122,11 @@ void Stream::release() {
   }
   one_ = many_ = nullptr;
   pools_.clear();
+}
+
+void Stream::add_cpu_backends() {
+  one_ = add_cpu_backend(1);
+  if (threads_ > 1) many_ = add_cpu_backend(threads_);
 }
 
 ggml_backend_t Stream::add_cpu_backend(int threads) {

@@ -45,6 +45,8 @@ class AbortPause {
 void init_ggml();
 
 // One device as one context uses it. Not thread-safe; streams of one device run side by side.
+//
+// A CPU stream lives on in a forked process: there it brings up threads of its own, as those of the parent are gone.
 class Stream {
  public:
   // `threads` matters for CPU devices only. Throws std::runtime_error where the device does not come up.
@@ -60,14 +62,19 @@ class Stream {
   // The backend for a graph of about `work` scalar operations: a small graph runs on the calling thread alone, since
   // waking others costs more than they save.
   ggml_backend_t backend(double work) const { return many_ != nullptr && work > kWorkForThreads ? many_ : one_; }
+  // To call before a run. Throws std::runtime_error where the device cannot be used in a forked process.
+  void ensure_usable();
   // Stops a running graph after the current node where `*flag` is not 0.
   void set_abort_flag(bool (*callback)(void*), void* data);
 
  private:
   static constexpr double kWorkForThreads = 2e5;
 
+  void add_cpu_backends();
   ggml_backend_t add_cpu_backend(int threads);
   void release();
+  // Forgets what belongs to the process that this one was forked from; freeing it would wait for threads that are gone.
+  void abandon();
 
   ggml_backend_dev_t device_ = nullptr;
   bool is_cpu_ = false;
@@ -75,6 +82,7 @@ class Stream {
   ggml_backend_t one_ = nullptr;
   ggml_backend_t many_ = nullptr;
   std::vector<ggml_threadpool_t> pools_;
+  int forks_;  // how often this process had been forked when the members above were made
 };
 
 }  // namespace ptn

@@ -8,9 +8,7 @@ bool has_failed(void* sink) { return static_cast<kernels::ErrorSink*>(sink)->fai
 }  // namespace
 
 Executor::Executor(std::shared_ptr<Builder> builder, std::vector<Tensor> outputs)
-    : builder_(std::move(builder)),
-      outputs_(std::move(outputs)),
-      backend_(builder_->stream()->backend(builder_->work())) {
+    : builder_(std::move(builder)), outputs_(std::move(outputs)) {
   for (const Tensor& output : outputs_) builder_->keep(output);
   graph_ = builder_->finish();
   allocate();
@@ -44,11 +42,13 @@ void Executor::run(const std::vector<const void*>& inputs, const std::vector<voi
 
 void Executor::compute() {
   Stream& stream = *builder_->stream();
+  stream.ensure_usable();
+  const ggml_backend_t backend = stream.backend(builder_->work());
   errors_.reset();
   stream.set_abort_flag(has_failed, &errors_);
   // An exception on this thread would leave ggml's other threads waiting at a barrier for ever.
-  AbortPause pause(stream.is_cpu() && backend_ != stream.backend(0));
-  const ggml_status status = ggml_backend_graph_compute(backend_, graph_);
+  AbortPause pause(stream.is_cpu() && backend != stream.backend(0));
+  const ggml_status status = ggml_backend_graph_compute(backend, graph_);
   if (errors_.failed()) {
     if (errors_.kind() == kernels::ErrorKind::kIndexOutOfRange) throw IndexOutOfRange(errors_.message());
     throw std::runtime_error(errors_.message());

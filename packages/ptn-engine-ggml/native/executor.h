@@ -46,7 +46,6 @@ class Executor {
 
   std::shared_ptr<Builder> builder_;
   std::vector<Tensor> outputs_;
-  ggml_backend_t backend_;
   ggml_cgraph* graph_ = nullptr;
   std::unique_ptr<ggml_gallocr, AllocatorDeleter> allocator_;
   kernels::ErrorSink errors_;
