@@ -18,7 +18,7 @@ from ptn_format.graph import IntArg, OutputValueKind, TensorMeta
 from ptn_format.package import Package, open_package
 from ptn_runtime.conformance.programs import MethodBuilder, affine, counter, lookup, pack, static_meta
 from ptn_runtime.engine import Device, StaticNode, Value
-from ptn_runtime.errors import DeviceError, IndexOutOfRangeError, StateError, UnsupportedMethodError
+from ptn_runtime.errors import DeviceError, IndexOutOfRangeError, LoweringError, StateError, UnsupportedMethodError
 from ptn_runtime.lowering.program import LoweredProgram
 from ptn_runtime.shapes import OPERATORS
 
@@ -101,6 +101,17 @@ def test_a_refused_method_lists_its_nodes(host: GgmlHost) -> None:
     builder.result("noise")
     with pytest.raises(UnsupportedMethodError, match=r"node 'noise' \(aten\.rand_like\.default\)"):
         context(host, pack([builder.build()], {})).compile("forward")
+
+
+def test_an_argument_that_cannot_be_built_names_the_node(host: GgmlHost) -> None:
+    builder = MethodBuilder("forward")
+    builder.input("x", 2)
+    meta = static_meta(np.zeros(2, np.float32))
+    builder.call("y", "aten.round.decimals", meta, self="x", decimals=1 << 60)
+    builder.result("y")
+    executable = context(host, pack([builder.build()], {})).compile("forward")
+    with pytest.raises(LoweringError, match=r"cannot build node 'y' \(aten\.round\.decimals\)"):
+        executable.run([np.ones(2, np.float32)])
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])

@@ -130,7 +130,7 @@ class GraphLowering:
                 args[name] = arg
         try:
             result = lowering.function(b, out, **args)
-        except (TypeError, ValueError, RuntimeError) as error:
+        except (TypeError, ValueError, RuntimeError, ArithmeticError, LookupError, AttributeError) as error:
             raise LoweringError(f"the ggml engine cannot build {node.describe()}: {error}") from error
         results = result if isinstance(result, tuple) else (result,)
         for value, tensor in zip(node.outputs, results, strict=True):
