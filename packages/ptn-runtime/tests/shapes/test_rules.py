@@ -139,6 +139,9 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
         {"input": f(1, 2, 3, 4), "position_ids": t(S.LONG, 1, 3), "inv_freq": f(3)},
         "rotary width 6 exceeds the input's 4 channels",
     ),
+    ("aten.roll.default", {"self": f(2, 3), "shifts": (1,), "dims": (2,)}, "axis 2 is out of range for 2 axes"),
+    ("aten.tensor_split.sections", {"self": f(2), "sections": 1 << 60}, "pieces of a tensor are too many"),
+    ("aten.chunk.default", {"self": f(0), "chunks": 1 << 60}, "pieces of a tensor are too many"),
 ]
 
 

@@ -11,6 +11,9 @@ from ptn_runtime.shapes.index import diagonal_shape
 
 Shape = tuple[int, ...]
 
+MAX_PIECES = 1 << 16
+"""Results that one call may have where the tensor's size does not limit them."""
+
 
 # --- the same elements ------------------------------------------------------------------------------------------
 
@@ -188,6 +191,8 @@ def roll(self: Tensor, shifts: Shape, dims: Shape = ()) -> TensorSpec:
     if dims:
         if len(shifts) != len(dims):
             raise ValueError(f"{len(shifts)} shifts for {len(dims)} axes")
+        for axis in dims:
+            normalize_axis(axis, len(self.shape))
     else:
         if len(shifts) != 1:
             raise ValueError(f"without axes there is one shift, got {len(shifts)}")
@@ -254,6 +259,12 @@ def split(self: Tensor, split_size: int, dim: int = 0) -> tuple[TensorSpec, ...]
     return _pieces(self, axis, _equal_pieces(self.shape[axis], split_size))
 
 
+def _check_pieces(count: int) -> None:
+    """Refuses counts that only a damaged file has, before their list fills the memory."""
+    if count > MAX_PIECES:
+        raise ValueError(f"{count} pieces of a tensor are too many; at most {MAX_PIECES}")
+
+
 @shape_rule("aten.chunk.default")
 def chunk(self: Tensor, chunks: int, dim: int = 0) -> tuple[TensorSpec, ...]:
     if chunks <= 0:
@@ -261,6 +272,7 @@ def chunk(self: Tensor, chunks: int, dim: int = 0) -> tuple[TensorSpec, ...]:
     axis = normalize_axis(dim, len(self.shape))
     size = self.shape[axis]
     if size == 0:
+        _check_pieces(chunks)
         return _pieces(self, axis, [0] * chunks)
     return _pieces(self, axis, _equal_pieces(size, -(-size // chunks)))
 
@@ -269,6 +281,7 @@ def chunk(self: Tensor, chunks: int, dim: int = 0) -> tuple[TensorSpec, ...]:
 def tensor_split(self: Tensor, sections: int, dim: int = 0) -> tuple[TensorSpec, ...]:
     if sections <= 0:
         raise ValueError(f"sections must be positive, got {sections}")
+    _check_pieces(sections)
     axis = normalize_axis(dim, len(self.shape))
     small, larger = divmod(self.shape[axis], sections)
     return _pieces(self, axis, [small + 1 if i < larger else small for i in range(sections)])
