@@ -18,6 +18,7 @@ class Pair:
 
 torch.export.register_dataclass(Pair, serialized_type_name="test_results_and_signature.Pair")
 Point = collections.namedtuple("Point", ["x", "y"])
+Renamed = collections.namedtuple("Renamed", ["first", "class"], rename=True)
 
 
 class Call(nn.Module):
@@ -83,6 +84,15 @@ def test_registered_classes_are_objects(check):
     assert [line.name for line in native.report.methods[0].inputs] == ["pair.left", "pair.right"]
     result = signature(native).result
     assert (result.kind, result.keys, result.type_name) == ("object", ("left", "right"), "Pair")
+
+
+def test_a_namedtuple_with_made_up_fields_is_an_object(check):
+    class Model(nn.Module):
+        def forward(self, x):
+            return Renamed(x + 1, x + 2)
+
+    result = signature(check(Model(), (torch.ones(2),))).result
+    assert (result.kind, result.keys, result.type_name) == ("object", ("first", "_1"), "Renamed")
 
 
 class Many(nn.Module):

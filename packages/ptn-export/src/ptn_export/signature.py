@@ -61,7 +61,9 @@ def _tree(spec: pytree.TreeSpec, leaves: Iterator[Tree]) -> Tree:
     for cls in (spec.context, spec.type):  # every namedtuple has one kind of spec, which keeps the class as context
         fields = getattr(cls, "_fields", None)
         if isinstance(cls, type) and fields and len(fields) == len(items):
-            return Container("namedtuple", items, tuple(fields), cls.__name__)
+            # Fields that Python made up for names that it does not allow (`rename=True`) cannot be asked for again.
+            made_up = any(field.startswith("_") for field in fields)
+            return Container("object" if made_up else "namedtuple", items, tuple(fields), cls.__name__)
     return Container("object", items, _object_keys(spec, len(items)), getattr(spec.type, "__name__", str(spec.type)))
 
 

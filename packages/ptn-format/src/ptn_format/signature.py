@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from keyword import iskeyword
 from typing import Any
 
 from ptn_format.errors import SignatureError
@@ -114,14 +115,15 @@ class Signature:
             SignatureError: the text is not a signature.
         """
         try:
-            document = json.loads(text)
-            parameters = tuple(
-                Parameter(_text(row[0]), _tree_from_json(row[1]), len(row) > 2 and row[2] is True)
-                for row in document["parameters"]
-            )
-            return cls(parameters, _tree_from_json(document["result"]))
-        except (ValueError, TypeError, KeyError, IndexError, RecursionError) as error:
-            raise SignatureError(f"the method's signature is damaged: {error}") from error
+            return _signature_from_json(json.loads(text))
+        except RecursionError:
+            reason = "it is nested too deeply"
+        except (ValueError, TypeError) as error:
+            reason = str(error)
+        raise SignatureError(
+            f"the method's signature is damaged: {reason}. Export the model again; a file whose output node has no "
+            f"'{SIGNATURE_KEY}' works too, with flat inputs and results"
+        )
 
 
 def leaves(tree: Tree) -> Iterator[Leaf]:
@@ -178,35 +180,74 @@ def _tree_to_json(tree: Tree) -> Any:
     return document
 
 
+def _signature_from_json(document: Any) -> Signature:
+    if not isinstance(document, dict) or not {"parameters", "result"} <= document.keys():
+        raise TypeError(f"expected an object with 'parameters' and 'result', found {_short(document)}")
+    parameters = []
+    for row in _list(document["parameters"]):
+        if not isinstance(row, list) or len(row) not in (2, 3):
+            raise TypeError(f"expected [name, tree] or [name, tree, true] for a parameter, found {_short(row)}")
+        parameters.append(Parameter(_text(row[0]), _tree_from_json(row[1]), len(row) == 3 and row[2] is True))
+    names = [parameter.name for parameter in parameters]
+    if len(set(names)) != len(names):
+        raise ValueError(f"two parameters have one name: {_short(names)}")
+    return Signature(tuple(parameters), _tree_from_json(document["result"]))
+
+
 def _tree_from_json(document: Any) -> Tree:
     if isinstance(document, int) and not isinstance(document, bool):
         if document < 0:
             raise ValueError(f"leaf index {document} is negative")
         return Leaf(document)
-    if not isinstance(document, Mapping):
-        raise TypeError(f"expected a leaf index or an object, found {document!r}")
+    if not isinstance(document, dict):
+        raise TypeError(f"expected a leaf index or an object, found {_short(document)}")
     if "constant" in document:
         value = document["constant"]
         if not isinstance(value, Scalar):
-            raise TypeError(f"expected a number, a string or null, found {value!r}")
+            raise TypeError(f"expected a number, a string or null, found {_short(value)}")
         return Constant(value)
     for kind in _KINDS:
         if kind in document:
-            items = tuple(_tree_from_json(item) for item in document[kind])
-            keys = tuple(_key(key) for key in document.get("keys", ()))
-            if len(keys) != (0 if kind in ("tuple", "list") else len(items)):
-                raise ValueError(f"a {kind} of {len(items)} items has {len(keys)} keys")
-            return Container(kind, items, keys, _text(document.get("type", "")))
-    raise ValueError(f"unknown container {sorted(document)!r}")
+            return _container_from_json(kind, document)
+    raise ValueError(f"unknown container {_short(sorted(document))}")
+
+
+def _container_from_json(kind: str, document: Mapping[str, Any]) -> Container:
+    items = tuple(_tree_from_json(item) for item in _list(document[kind]))
+    keys = tuple(_key(key) for key in _list(document.get("keys", [])))
+    type_name = _text(document.get("type", ""))
+    if len(keys) != (0 if kind in ("tuple", "list") else len(items)):
+        raise ValueError(f"a {kind} of {len(items)} items has {len(keys)} keys")
+    if len(set(keys)) != len(keys):
+        raise ValueError(f"a {kind} has a key twice: {_short(keys)}")
+    if kind == "namedtuple":  # it is made as a Python class, so Python's rules for names hold
+        for name in (type_name, *keys):
+            if not isinstance(name, str) or not name.isidentifier() or iskeyword(name):
+                raise ValueError(f"a namedtuple cannot use the name {_short(name)}")
+        if any(str(key).startswith("_") for key in keys):
+            raise ValueError(f"a namedtuple's fields cannot start with an underscore: {_short(keys)}")
+    return Container(kind, items, keys, type_name)
+
+
+def _list(value: Any) -> list[Any]:
+    if not isinstance(value, list):
+        raise TypeError(f"expected a list, found {_short(value)}")
+    return value
 
 
 def _text(value: Any) -> str:
     if not isinstance(value, str):
-        raise TypeError(f"expected a string, found {value!r}")
+        raise TypeError(f"expected a string, found {_short(value)}")
     return value
 
 
 def _key(value: Any) -> str | int:
     if isinstance(value, bool) or not isinstance(value, str | int):
-        raise TypeError(f"expected a string or integer key, found {value!r}")
+        raise TypeError(f"expected a string or integer key, found {_short(value)}")
     return value
+
+
+def _short(value: Any) -> str:
+    """A value for an error's text, which a damaged file must not flood."""
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."

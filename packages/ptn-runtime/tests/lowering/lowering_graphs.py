@@ -67,6 +67,7 @@ class FakePackage:
     """What lowering needs of a package."""
 
     def __init__(self, *methods: Method, constants: Mapping[str, np.ndarray] | None = None, aliases=None) -> None:
+        self.path = "model.ptn"
         self.methods = {method.name: method for method in methods}
         self.method_names = tuple(self.methods)
         self.constants = dict(constants or {})

@@ -110,8 +110,19 @@ def test_lower_bound_of_upstream_is_not_taken_at_its_word():
 def test_signature_that_does_not_fit(signature):
     g = GraphBuilder()
     x = g.input("x", F32, 2)
-    with pytest.raises(SignatureError, match="does not fit its graph"):
+    with pytest.raises(
+        SignatureError, match=r"model\.ptn, program\.ptg, method 'forward': the signature does not fit the method's"
+    ):
         lower(g.build(x, metadata={SIGNATURE_KEY: signature.to_json()}))
+
+
+def test_damaged_signature_names_the_method():
+    g = GraphBuilder()
+    x = g.input("x", F32, 2)
+    with pytest.raises(
+        SignatureError, match=r"model\.ptn, program\.ptg, method 'forward': the method's signature is damaged"
+    ):
+        lower(g.build(x, metadata={SIGNATURE_KEY: "{"}))
 
 
 def dynamic():

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ptn_format.archive import PROGRAM
 from ptn_format.dtypes import ScalarType
 from ptn_format.errors import SignatureError
 from ptn_format.graph import (
@@ -129,7 +130,11 @@ class LoweredMethod:
         placeholders = _placeholders(method)
         mutated = _mutated_inputs(method)
         self.inputs = tuple(_input_spec(method, name, placeholders.get(name), mutated) for name in method.graph.inputs)
-        self.signature = _signature(method, self.inputs)
+        try:
+            self.signature = _signature(method, self.inputs)
+        except SignatureError as error:
+            error.at(file=package.path, member=PROGRAM, place=f"method '{method.name}'")
+            raise
         self.number_results = frozenset(
             i for i, arg in enumerate(user_results(method)) if isinstance(arg, IntArg | FloatArg | BoolArg)
         )
@@ -285,8 +290,8 @@ def _signature(method: Method, inputs: tuple[InputSpec, ...]) -> Signature:
     in_leaves = sorted(leaf.index for parameter in signature.parameters for leaf in leaves(parameter.tree))
     if in_leaves != list(range(len(inputs))) or any(leaf.index >= count for leaf in leaves(signature.result)):
         raise SignatureError(
-            f"method '{method.name}': the signature does not fit its graph, "
-            f"which has {len(inputs)} input(s) and {count} result(s)"
+            f"the signature does not fit the method's graph, which has {len(inputs)} input(s) and {count} result(s). "
+            "Export the model again"
         )
     return signature
 
