@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 from ptn_format.codec import ProgramReader, decode_program, encode_program
+from ptn_format.dtypes import ScalarType
 from ptn_format.errors import FormatError, LimitError, ProgramError
-from ptn_format.graph import Program
+from ptn_format.graph import Graph, Method, Node, OpKind, Program, TensorMeta
 from ptn_format.text import to_dot, to_json, to_text
 from ptn_format.validate import validate_program
 
@@ -137,11 +138,23 @@ def test_root_offset_outside() -> None:
             decode_program(struct.pack("<I", offset) + b"NPTG" + bytes(64))
 
 
-def test_misaligned_tables() -> None:
+@pytest.mark.parametrize(
+    ("part", "expected"),
+    [
+        ("graph", r"a Graph cannot start here"),
+        ("nodes", r"a vector starts off the 4-byte boundaries"),
+        ("name", r"a string starts off the 4-byte boundaries"),
+    ],
+)
+def test_misaligned_parts(part: str, expected: str) -> None:
     forge = Forge()
-    at = forge.graph(forge.method())
-    struct.pack_into("<I", forge.data, at, struct.unpack_from("<I", forge.data, at)[0] + 6)
-    with pytest.raises(ProgramError):
+    graph_at = forge.method()
+    nodes_at = forge.graph(graph_at)
+    forge.ref(nodes_at, forge.vector(0))
+    place = {"graph": graph_at, "nodes": nodes_at, "name": graph_at - 4}[part]
+    forge.data += bytes(16)
+    struct.pack_into("<I", forge.data, place, struct.unpack_from("<I", forge.data, place)[0] + 2)
+    with pytest.raises(ProgramError, match=expected):
         forge.read()
 
 
@@ -265,6 +278,29 @@ def test_unknown_enumerators_and_members(rich_program: Program) -> None:
     assert found == {
         "ScalarType", "OpKind", "InputKind", "OutputKind", "OutputValueKind", "ArgumentValue", "QuantScheme"
     }  # fmt: skip
+
+
+def test_quantisation_without_scheme(rich_program: Program) -> None:
+    data = encode_program(rich_program)
+    errors = [_error_of(data[:at] + b"\0" + data[at + 1 :]) for at in range(8, len(data)) if data[at] in (1, 2)]
+    assert "a QuantSpec holds no scheme" in {error.reason for error in errors if error is not None}
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "expected"),
+    [
+        (b"key_a", b"key_b", r"node 'x', byte \d+: the metadata key 'key_a' is listed twice"),
+        (b"value_a", b"value_b", r"byte \d+: the tensor value 'value_a' is listed twice"),
+    ],
+)
+def test_names_that_stand_twice(first: bytes, second: bytes, expected: str) -> None:
+    meta = TensorMeta(ScalarType.FLOAT, ())
+    node = Node("x", OpKind.PLACEHOLDER, metadata={"key_a": "", "key_b": ""})
+    body = Graph((node,), tensor_values={"value_a": meta, "value_b": meta})
+    data = encode_program(Program("1.0", (Method("forward", body),)))
+    assert decode_program(data).methods[0].graph == body
+    with pytest.raises(ProgramError, match=expected):
+        decode_program(data.replace(second, first))
 
 
 def test_union_without_value() -> None:

@@ -276,6 +276,19 @@ def test_local_header_disagrees(tools: Any, message: Message, offset: int, layou
     assert f"program.ptg: the member's own header and the archive's directory disagree about the {what}" in text
 
 
+def test_no_header_where_a_member_should_start(tools: Any, message: Message) -> None:
+    data = tools.zip_of({PROGRAM: b"1234", "other": b"5678"})
+    start = local_offset(data, "other")
+    text = message(ArchiveError, lambda: parse(patch(data, start, "<H", 0)))
+    assert text == f"<bytes>, other: no member starts at {start}, where one should"
+
+
+def test_header_reaches_into_the_directory(tools: Any, message: Message) -> None:
+    data = tools.zip_of({PROGRAM: b"1234"})
+    text = message(ArchiveError, lambda: parse(patch(data, 28, "<H", 500)))
+    assert "program.ptg: the member's header reaches into the archive's directory" in text
+
+
 def test_sizes_of_a_stored_member_differ(tools: Any, message: Message) -> None:
     data = tools.zip_of({PROGRAM: b"1234"})
     data = patch(data, central_offset(data, PROGRAM) + 20, "<I", 3)
