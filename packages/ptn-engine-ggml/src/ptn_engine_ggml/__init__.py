@@ -1,4 +1,4 @@
-"""The ggml engine of ptn: CPU, and every device that ggml has a backend for.
+"""The ggml engine of ptn, on the CPU in this release.
 
 This module names the engine and imports nothing native; `ptn_engine_ggml.engine` does.
 """
@@ -13,7 +13,7 @@ SPEC = EngineSpec(
     name="ggml",
     api_version=(1, 0),
     factory="ptn_engine_ggml.engine:GgmlEngine",
-    summary="ggml: fast on the CPU, and on GPUs with a backend module",
+    summary="ggml: fast on the CPU",
     install_hint="pip install --force-reinstall ptn-engine-ggml 'libggml-python==0.20.2.*'",
     priority=50,
 )

@@ -213,8 +213,7 @@ def _hint(report: Report, names: list[str], devices: list[str]) -> None:
         report.hints.append("only the slow reference engine is installed; for speed: pip install ptn-engine-ggml")
     if nvidia_gpus() and not any(device.startswith("cuda") for device in devices):
         report.hints.append(
-            "an NVIDIA GPU is visible, but no engine offers a cuda device; the ggml engine needs a CUDA backend module "
-            "(a wheel in the entry-point group ptn.ggml_backends)."
+            "an NVIDIA GPU is visible, but no engine offers a cuda device, so models run on what is listed above."
         )
     if os.environ.get(DISABLE_VARIABLE):
         report.hints.append(f"{DISABLE_VARIABLE}={os.environ[DISABLE_VARIABLE]} leaves engines out.")
