@@ -196,6 +196,11 @@ def test_run_made_up(ptn: Any) -> None:
         (["run", MLP, "--random", "-o", "x.txt"], "--output takes a file ending in .npz or .npy, got 'x.txt'."),
         (["run", MLP, "{bad}.npy"], "cannot be read as a .npy file"),
         (["run", MLP, "{bad}.npz"], "bad.npz: "),
+        (["run", MLP, "{cut}.npz"], "cut.npz: cannot be read as a .npz file: "),
+        (["run", MLP, "{single}.npz"], "cannot be read as a .npz file: it holds a single array"),
+        (["run", MLP, "--random", "--sizes", "input_1=-1x16"], "--sizes takes NAME=2x128, got 'input_1=-1x16'."),
+        (["run", MLP, "--random", "--high", "0"], "--high must be at least 1, got 0."),
+        (["run", MLP, "--random", "--seed", "-1"], "--seed must be at least 0, got -1."),
         (["run", MLP, "{x}.npy", "{x}.npy"], "method 'forward' takes only 1 input: input_1."),
         (["run", MLP, "{wrong}.npz"], "holds y, which are no inputs. The inputs: input_1."),
         (["run", MLP, "{x}.npy"], "input 'input_1' takes float32[1..64, 16], got float64."),
@@ -210,6 +215,8 @@ def test_errors_are_one_paragraph(ptn: Any, tmp_path: Path, arguments: list[str]
     (tmp_path / "bad.npz").write_bytes(b"no array")
     np.save(tmp_path / "x.npy", np.zeros((2, 16)))
     np.savez(tmp_path / "wrong.npz", y=np.zeros(3))
+    (tmp_path / "cut.npz").write_bytes((tmp_path / "wrong.npz").read_bytes()[:100])
+    (tmp_path / "single.npz").write_bytes((tmp_path / "x.npy").read_bytes())
     filled = [item.replace("{", f"{tmp_path}/").replace("}", "") for item in arguments]
     code, out, err = ptn(*filled)
     assert code == 2
@@ -218,8 +225,15 @@ def test_errors_are_one_paragraph(ptn: Any, tmp_path: Path, arguments: list[str]
     assert "Traceback" not in out + err
 
 
+def test_inputs_may_follow_options(ptn: Any, tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.zeros((2, 16), np.float32))
+    code, out, err = ptn("run", MLP, "--method", "forward", *REFERENCE, str(tmp_path / "x.npy"))
+    assert (code, err) == (0, "")
+    assert "inputs: input_1 float32[2, 16]" in out
+
+
 def test_usage_errors(capsys: pytest.CaptureFixture[str]) -> None:
-    for arguments in (["shwo"], ["run"], ["show", MLP, "--json", "--dot"]):
+    for arguments in (["shwo"], ["run"], ["show", MLP, "--json", "--dot"], ["run", MLP, "--fast"], ["show", MLP, "x"]):
         with pytest.raises(SystemExit) as caught:
             main(arguments)
         assert caught.value.code == 2

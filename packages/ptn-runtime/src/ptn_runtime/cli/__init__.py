@@ -28,7 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: the arguments; None takes the process's own.
     """
     parser = _parser()
-    arguments = parser.parse_args(argv)
+    arguments = _parse(parser, argv)
     if arguments.command is None:
         parser.print_help()
         return 2
@@ -54,6 +54,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("ptn: interrupted", file=sys.stderr)
         return 130
     return code
+
+
+def _parse(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> argparse.Namespace:
+    """As `parse_args`, with input files also after options: argparse takes a list of positionals only in one piece."""
+    arguments, rest = parser.parse_known_args(argv)
+    if rest:
+        if not hasattr(arguments, "inputs") or any(text.startswith("-") for text in rest):
+            parser.error(f"unrecognized arguments: {' '.join(rest)}")
+        arguments.inputs = [*arguments.inputs, *rest]
+    return arguments
 
 
 def _text(error: BaseException) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import ast
+import zipfile
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -169,6 +171,10 @@ def gather_inputs(info: MethodInfo, arguments: argparse.Namespace) -> dict[str, 
     Raises:
         InputError: a file does not fit, or inputs are missing.
     """
+    if arguments.high < 1:
+        raise InputError(f"--high must be at least 1, got {arguments.high}.")
+    if arguments.seed < 0:
+        raise InputError(f"--seed must be at least 0, got {arguments.seed}.")
     inputs = _read_files(info, arguments.inputs)
     shapes = _parse_sizes(info, arguments.sizes)
     missing = [item for item in info.inputs if item.name not in inputs]
@@ -226,9 +232,13 @@ def _as_bfloat16(item: TensorInfo, array: np.ndarray[Any, np.dtype[Any]]) -> np.
 
 def _read_npz(path: str, names: Sequence[str]) -> dict[str, np.ndarray[Any, np.dtype[Any]]]:
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        # Opened here, as numpy leaves a damaged archive open.
+        with open(path, "rb") as file:
+            archive = np.load(file, allow_pickle=False)
+            if isinstance(archive, np.ndarray):
+                raise ValueError("it holds a single array; a .npy file must end in .npy")
             arrays = {key: archive[key] for key in archive.files}
-    except ValueError as error:
+    except (ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise InputError(f"{path}: cannot be read as a .npz file: {error}") from error
     if arrays and all(key == f"arr_{i}" for i, key in enumerate(arrays)) and len(arrays) <= len(names):
         return dict(zip(names, arrays.values(), strict=False))
@@ -240,8 +250,9 @@ def _read_npz(path: str, names: Sequence[str]) -> dict[str, np.ndarray[Any, np.d
 
 def _load(path: str) -> np.ndarray[Any, np.dtype[Any]]:
     try:
-        array = np.load(path, allow_pickle=False)
-    except (ValueError, EOFError) as error:
+        with open(path, "rb") as file:
+            array = np.load(file, allow_pickle=False)
+    except (ValueError, EOFError, zipfile.BadZipFile) as error:
         raise InputError(f"{path}: cannot be read as a .npy file: {error}") from error
     if not isinstance(array, np.ndarray):
         raise InputError(f"{path}: holds several arrays; a .npz file must end in .npz.")
@@ -256,8 +267,8 @@ def _parse_sizes(info: MethodInfo, texts: Sequence[str]) -> dict[str, tuple[int,
         try:
             shape = tuple(int(size) for size in sizes.lower().replace(",", "x").split("x") if size)
         except ValueError:
-            equals = ""
-        if not equals:
+            equals, shape = "", ()
+        if not equals or min(shape, default=0) < 0:
             raise InputError(f"--sizes takes NAME=2x128, got '{text}'.")
         if name not in names:
             raise InputError(f"--sizes: there is no input '{name}'. The inputs: {', '.join(names)}.")
