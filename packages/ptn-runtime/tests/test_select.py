@@ -237,6 +237,12 @@ def test_a_named_engine_that_refuses(program: Any, fakes: Any) -> None:
     assert [node.op for node in caught.value.nodes] == ["aten.add.Tensor", "aten.topk.default"]
 
 
+def test_an_engine_that_is_none(program: Any) -> None:
+    registry: Any = FakeRegistry()
+    with pytest.raises(TypeError, match="engine takes the name of an engine or an Engine, got int"):
+        Survey(program, registry).pick(3, None, {})  # type: ignore[arg-type]
+
+
 def test_long_refusals_are_cut_short_in_words_only() -> None:
     nodes = [UnsupportedNode(f"node '{i}'", "no.") for i in range(30)]
     error = UnsupportedMethodError("e", "forward", nodes)

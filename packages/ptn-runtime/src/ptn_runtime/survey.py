@@ -70,6 +70,8 @@ class Survey:
             EngineError: see `ptn_runtime.load`.
         """
         if engine is not None:
+            if not isinstance(engine, (str, Engine)):
+                raise TypeError(f"engine takes the name of an engine or an Engine, got {type(engine).__name__}")
             return self._pick_named(
                 self._registry.engine(engine) if isinstance(engine, str) else engine, device, options
             )
