@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 from ptn_format.dtypes import ScalarType as S
 from ptn_runtime.shapes import TensorSpec, infer
@@ -150,3 +151,18 @@ def test_refusals_say_what_and_why(op: str, args: dict[str, Any], text: str) -> 
     with pytest.raises(ValueError, match=r".") as caught:
         infer(op, args)
     assert text in str(caught.value)
+
+
+@pytest.mark.parametrize("offset", range(-6, 7))
+def test_triangles_are_counted(offset: int) -> None:
+    for row in range(5):
+        for col in range(5):
+            (lower,) = infer("aten.tril_indices.default", {"row": row, "col": col, "offset": offset})
+            (upper,) = infer("aten.triu_indices.default", {"row": row, "col": col, "offset": offset})
+            assert lower.shape == np.array(np.tril_indices(row, offset, col)).shape
+            assert upper.shape == np.array(np.triu_indices(row, offset, col)).shape
+
+
+def test_counting_a_huge_triangle_takes_no_time() -> None:
+    (result,) = infer("aten.tril_indices.default", {"row": 1 << 60, "col": 3})
+    assert result.shape == (2, 3 * (1 << 60) - 3)

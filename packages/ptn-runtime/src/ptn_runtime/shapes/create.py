@@ -259,7 +259,15 @@ def eye_m(
 
 def triangle_count(row: int, col: int, offset: int) -> int:
     """Number of places on and below the diagonal `offset` of a `row` x `col` matrix."""
-    return sum(min(max(offset + 1 + i, 0), col) for i in range(row))
+    if row < 0 or col < 0:
+        raise ValueError(f"a matrix of {row} x {col} has no triangle; sizes must not be negative")
+
+    def before(place: int) -> int:
+        """Sum of min(max(x, 0), col) over all x < place."""
+        ramp = min(max(place, 1), col + 1)
+        return ramp * (ramp - 1) // 2 + max(place - 1 - col, 0) * col
+
+    return before(offset + 1 + row) - before(offset + 1)
 
 
 @shape_rule("aten.tril_indices.default")
