@@ -15,11 +15,10 @@ from ptn_runtime.shapes import TensorSpec, infer
 
 from ptn_engine_ggml._native import Builder, Tensor
 from ptn_engine_ggml.lower.common import axis_of, scalar_parameters
-from ptn_engine_ggml.lower.registry import ALL, INTEGERS, Outputs, lower
+from ptn_engine_ggml.lower.registry import ALL, Outputs, lower
 
 Operand = Tensor | bool | int | float
 FLOAT = ScalarType.FLOAT
-DISCRETE = INTEGERS | {ScalarType.BOOL}
 
 
 def kernel(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ptn_format.dtypes import ScalarType
 from ptn_runtime.engine import StaticNode, Value
 
 from ptn_engine_ggml._native import Builder, Tensor
@@ -14,7 +13,6 @@ from ptn_engine_ggml.lower.registry import Outputs, lower
 
 Sizes = tuple[int, ...]
 Indices = Sequence["Tensor | None"]
-MASKS = (ScalarType.BOOL, ScalarType.BYTE)
 MOST_INDICES = 7
 """Index tensors of one node: a native node reads nine tensors, of which two are taken."""
 

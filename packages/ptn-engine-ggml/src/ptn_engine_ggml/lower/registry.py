@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 from ptn_format.dtypes import ScalarType
 from ptn_runtime.engine import SUPPORTED, Device, StaticNode, Support, Value
 from ptn_runtime.reference.control import OPERATORS as CONTROL_OPERATORS
+from ptn_runtime.shapes import FAMILIES as CATALOGUE_FAMILIES
 
 __all__ = [
     "ALL",
@@ -36,23 +37,8 @@ __all__ = [
     "supports",
 ]
 
-FAMILIES = (
-    "elementwise",
-    "matmul",
-    "conv",
-    "pool",
-    "norm",
-    "attention",
-    "reduction",
-    "index",
-    "layout",
-    "sort",
-    "resample",
-    "create",
-    "cast",
-    "quant",
-)
-"""Modules of this package that fill the table."""
+FAMILIES = tuple(family for family in CATALOGUE_FAMILIES if family not in ("symint", "control"))
+"""Modules of this package that fill the table. Numbers are computed by lowering, control flow by `build.py`."""
 
 HOST_OPERATORS = frozenset({*CONTROL_OPERATORS, "aten._assert_async.msg"})
 """Operators that the host decides on between native calls; see `build.py`."""

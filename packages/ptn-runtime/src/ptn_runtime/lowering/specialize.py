@@ -34,7 +34,6 @@ from ptn_runtime.shapes import OPERATORS, infer
 __all__ = ["specialize"]
 
 _CONSTANT = ValueKind.CONSTANT
-_NODE = ValueKind.NODE
 
 
 def specialize(
