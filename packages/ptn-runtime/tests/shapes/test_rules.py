@@ -142,6 +142,23 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ),
     ("aten.roll.default", {"self": f(2, 3), "shifts": (1,), "dims": (2,)}, "axis 2 is out of range for 2 axes"),
     ("aten.tensor_split.sections", {"self": f(2), "sections": 1 << 60}, "pieces of a tensor are too many"),
+    (
+        "aten.as_strided_scatter.default",
+        {"self": f(3, 4), "src": f(2, 2), "size": (2, 2), "stride": (-(1 << 40), 1), "storage_offset": 1},
+        "sizes, strides and offset must not be negative",
+    ),
+    (
+        "aten.as_strided_scatter.default",
+        {"self": f(3, 4), "src": f(2, 2), "size": (2, 2), "stride": (11, 1)},
+        "element 12 lies outside [3, 4]",
+    ),
+    ("aten.as_strided.default", {"self": f(4), "size": (2,), "stride": (1,), "storage_offset": -1}, "not be negative"),
+    (
+        "aten.searchsorted.Tensor",
+        {"sorted_sequence": f(3), "self": f(2), "sorter": t(S.LONG, 1)},
+        "sorter must have the sequence's shape [3], got [1]",
+    ),
+    ("aten.searchsorted.Tensor", {"sorted_sequence": f(), "self": f(2)}, "the sorted sequence needs an axis"),
     ("aten.chunk.default", {"self": f(0), "chunks": 1 << 60}, "pieces of a tensor are too many"),
 ]
 

@@ -6,7 +6,16 @@ from collections.abc import Sequence
 
 from ptn_runtime.shapes import Tensor
 
-__all__ = ["broadcast", "broadcast_shapes", "element_count", "normalize_axes", "normalize_axis", "per_axis", "require"]
+__all__ = [
+    "broadcast",
+    "broadcast_shapes",
+    "check_window",
+    "element_count",
+    "normalize_axes",
+    "normalize_axis",
+    "per_axis",
+    "require",
+]
 
 Shape = tuple[int, ...]
 
@@ -101,3 +110,21 @@ def per_axis(values: int | Sequence[int], count: int, name: str) -> tuple[int, .
     if len(values) != count:
         raise ValueError(f"{name} takes 1 or {count} values, got {list(values)}")
     return tuple(values)
+
+
+def check_window(shape: Sequence[int], size: Sequence[int], stride: Sequence[int], offset: int) -> None:
+    """Checks that a window over the elements of a contiguous tensor of `shape` stays inside of it.
+
+    Raises:
+        ValueError: it does not, or it is none.
+    """
+    if len(size) != len(stride):
+        raise ValueError(f"{len(size)} sizes and {len(stride)} strides")
+    if min(size, default=0) < 0 or min(stride, default=0) < 0 or offset < 0:
+        raise ValueError(
+            f"sizes, strides and offset must not be negative, got {list(size)}, {list(stride)} and {offset}"
+        )
+    if element_count(size):
+        last = offset + sum((one - 1) * step for one, step in zip(size, stride, strict=True))
+        if last >= element_count(shape):
+            raise ValueError(f"element {last} lies outside {list(shape)}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ptn_format.dtypes import ScalarType
 
 from ptn_runtime.shapes import DataDependentError, Number, Tensor, TensorSpec, shape_rule
-from ptn_runtime.shapes._broadcast import broadcast_shapes, element_count, normalize_axis, require
+from ptn_runtime.shapes._broadcast import broadcast_shapes, check_window, element_count, normalize_axis, require
 
 Shape = tuple[int, ...]
 Indices = tuple["Tensor | None", ...]
@@ -302,6 +302,7 @@ def diagonal_scatter(self: Tensor, src: Tensor, offset: int = 0, dim1: int = 0, 
 def as_strided_scatter(
     self: Tensor, src: Tensor, size: Shape, stride: Shape, storage_offset: int | None = None
 ) -> TensorSpec:
+    check_window(self.shape, size, stride, storage_offset or 0)
     return _written(self, src, size)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ptn_format.dtypes import ScalarType
 
 from ptn_runtime.shapes import DataDependentError, Number, Tensor, TensorSpec, shape_rule
-from ptn_runtime.shapes._broadcast import element_count, normalize_axes, normalize_axis, require
+from ptn_runtime.shapes._broadcast import check_window, element_count, normalize_axes, normalize_axis, require
 from ptn_runtime.shapes._promotion import promote
 from ptn_runtime.shapes.index import diagonal_shape
 
@@ -310,14 +310,7 @@ def diagonal(self: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Ten
 
 @shape_rule("aten.as_strided.default")
 def as_strided(self: Tensor, size: Shape, stride: Shape, storage_offset: int | None = None) -> TensorSpec:
-    if len(size) != len(stride):
-        raise ValueError(f"{len(size)} sizes and {len(stride)} strides")
-    if min(stride, default=0) < 0:
-        raise ValueError(f"strides must not be negative, got {list(stride)}")
-    if element_count(size):
-        last = (storage_offset or 0) + sum((one - 1) * step for one, step in zip(size, stride, strict=True))
-        if last >= element_count(self.shape):
-            raise ValueError(f"element {last} lies outside {list(self.shape)}")
+    check_window(self.shape, size, stride, storage_offset or 0)
     return TensorSpec(self.dtype, size)
 
 

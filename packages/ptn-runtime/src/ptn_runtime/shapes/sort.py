@@ -74,6 +74,13 @@ def bucketize_scalar(self: Number, boundaries: Tensor, *, out_int32: bool = Fals
     return TensorSpec(_index_dtype(out_int32), ())
 
 
+def _check_sorter(sorted_sequence: Tensor, sorter: Tensor | None) -> None:
+    if sorter is not None and sorter.shape != sorted_sequence.shape:
+        raise ValueError(
+            f"sorter must have the sequence's shape {list(sorted_sequence.shape)}, got {list(sorter.shape)}"
+        )
+
+
 @shape_rule("aten.searchsorted.Tensor")
 def searchsorted(
     sorted_sequence: Tensor,
@@ -85,8 +92,10 @@ def searchsorted(
     sorter: Tensor | None = None,
 ) -> TensorSpec:
     sequence = sorted_sequence.shape
+    require(len(sequence) > 0, "the sorted sequence needs an axis")
     if not (len(sequence) == 1 or sequence[:-1] == self.shape[:-1]):
         raise ValueError(f"all axes of {list(sequence)} but the last must be those of {list(self.shape)}")
+    _check_sorter(sorted_sequence, sorter)
     return TensorSpec(_index_dtype(out_int32), self.shape)
 
 
@@ -100,6 +109,7 @@ def searchsorted_scalar(
     side: str | None = None,
     sorter: Tensor | None = None,
 ) -> TensorSpec:
+    _check_sorter(sorted_sequence, sorter)
     require(len(sorted_sequence.shape) == 1, "a number is searched in a sequence of one axis")
     return TensorSpec(_index_dtype(out_int32), ())
 
