@@ -206,7 +206,7 @@ def lint(session: nox.Session) -> None:
 
 @nox.session(python=False)
 def typecheck(session: nox.Session) -> None:
-    """Run mypy --strict over all packages, the noxfile, tools and examples."""
+    """Run mypy --strict over all packages, the noxfile, tools and the example engine."""
     environment = torch_environment(session)
     environment.install("mypy>=1.15", "nox")
     sources = [str(path) for path in sorted(PACKAGES.glob("*/src"))]

@@ -226,6 +226,9 @@ class EngineBuild(abc.ABC):
         """Runs once and gives every node's results by value id, without updating state.
 
         Used to find the first node that differs between two engines; an engine may leave it out.
+
+        Raises:
+            NotImplementedError: this engine leaves it out.
         """
         raise NotImplementedError(f"{type(self).__name__} does not keep intermediate values")
 
@@ -234,6 +237,9 @@ class EngineBuild(abc.ABC):
 
         State is not updated. Of nodes that ran as one, the first has the time and the others are absent. An engine may
         leave it out.
+
+        Raises:
+            NotImplementedError: this engine leaves it out.
         """
         raise NotImplementedError(f"{type(self).__name__} does not time single nodes")
 

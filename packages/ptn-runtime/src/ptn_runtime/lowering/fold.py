@@ -64,7 +64,11 @@ class Folder:
         return tuple(_own(result, spec) for result, spec in zip(results, specs, strict=True))
 
     def array(self, value: Value) -> Array:
-        """The contents of a constant."""
+        """The contents of a constant.
+
+        Raises:
+            ValueError: `value` is none.
+        """
         if value.data is not None:
             return value.data
         if value.key is None:
