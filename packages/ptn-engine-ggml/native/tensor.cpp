@@ -48,6 +48,7 @@ Tensor Tensor::select(int dim, std::int64_t index) const {
 }
 
 Tensor Tensor::expand(const Dims& target) const {
+  if (target.size() < shape.size()) throw std::invalid_argument("expand: the target has fewer axes than the tensor");
   Tensor out = *this;
   const std::size_t added = target.size() - shape.size();
   out.shape = target;

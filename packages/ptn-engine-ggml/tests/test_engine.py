@@ -103,6 +103,16 @@ def test_a_refused_method_lists_its_nodes(host: GgmlHost) -> None:
         context(host, pack([builder.build()], {})).compile("forward")
 
 
+def test_the_sum_of_nothing_is_zero(host: GgmlHost) -> None:
+    builder = MethodBuilder("forward")
+    builder.input("x", 0)
+    builder.call("y", "aten.nansum.default", static_meta(np.zeros((), np.float32)), self="x", dim=None)
+    builder.result("y")
+    executable = context(host, pack([builder.build()], {})).compile("forward")
+    (y,) = executable.run([np.zeros(0, np.float32)]).outputs
+    assert y.shape == () and y == 0
+
+
 def test_an_argument_that_cannot_be_built_names_the_node(host: GgmlHost) -> None:
     builder = MethodBuilder("forward")
     builder.input("x", 2)

@@ -88,6 +88,8 @@ def test_a_window_outside_the_memory_is_refused() -> None:
         x.as_strided((2, 4), (3, 1), 0)
     with pytest.raises(ValueError, match="leaves the tensor's memory"):
         x.as_strided((2,), (-1,), 0)
+    with pytest.raises(ValueError, match="fewer axes"):
+        x.expand((6,))
 
 
 SHAPES = [

@@ -217,10 +217,19 @@ void search(const KernelCall& call, int thread, int threads) {
   const std::int64_t per_row = shape.rank() > 1 ? values.shape[values.shape.rank() - 1] : values.numel();
   const Range range = share(values.numel(), 32, thread, threads);
   if (range.empty()) return;
+  const std::int64_t* sorter = has_sorter ? call.inputs[2].as<const std::int64_t>() : nullptr;
+  if (has_sorter) {
+    const std::int64_t count = call.inputs[2].numel();
+    const std::int64_t* wrong =
+        std::find_if(sorter, sorter + count, [=](std::int64_t index) { return index < 0 || index >= length; });
+    if (wrong != sorter + count) {
+      call.errors->record_index(call.op, *wrong, shape.rank() - 1, length, false);
+      return;
+    }
+  }
   dispatch_compute(computed, [&](auto tag) {
     using T = typename decltype(tag)::type;
     const Whole<T> sequence(call.inputs[0]), wanted(values);
-    const std::int64_t* sorter = has_sorter ? call.inputs[2].as<const std::int64_t>() : nullptr;
     const ElementWriter<std::int64_t> writer(call.outputs[0]);
     for (std::int64_t i = range.begin; i < range.end; ++i) {
       const std::int64_t row = i / per_row * length;

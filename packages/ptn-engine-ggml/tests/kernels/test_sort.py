@@ -61,3 +61,10 @@ def test_search(run: Any, right: bool) -> None:
     np.put_along_axis(shuffled, order, sequence, -1)
     (by_sorter,) = run("sort.search", [shuffled, values, order], [(LONG, values.shape)], [int(FLOAT), int(right), 1])
     np.testing.assert_array_equal(by_sorter, expected)
+
+
+@pytest.mark.parametrize("index", [-1, 3, 1 << 40])
+def test_a_sorter_that_points_outside_is_an_error(run: Any, index: int) -> None:
+    sequence, values, sorter = np.arange(3, dtype=np.float32), np.zeros(2, np.float32), np.array([0, 1, index])
+    with pytest.raises(IndexError, match=rf"index {index} is out of range for axis 0 of size 3"):
+        run("sort.search", [sequence, values, sorter], [(LONG, (2,))], [int(FLOAT), 0, 1])

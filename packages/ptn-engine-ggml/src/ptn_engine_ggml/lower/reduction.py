@@ -66,7 +66,7 @@ def nansum(
     b: Builder, out: Outputs, self: Tensor, dim: Axes = None, keepdim: bool = False, dtype: ScalarType | None = None
 ) -> Tensor:
     x = self
-    if self.dtype.is_floating_point:
+    if self.dtype.is_floating_point and self.numel:
         isnan = kernel(b, "isnan", ScalarType.BOOL, self.shape, self.dtype, self)
         x = choose(b, self.dtype, self.shape, isnan, 0.0, self)
     return call(b, "reduction.sum", (x,), out, _axes(dim))  # type: ignore[no-any-return]
