@@ -159,6 +159,12 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
         "sorter must have the sequence's shape [3], got [1]",
     ),
     ("aten.searchsorted.Tensor", {"sorted_sequence": f(), "self": f(2)}, "the sorted sequence needs an axis"),
+    ("aten.fill.Tensor", {"self": f(2), "value": f(1, 1)}, "a number or a tensor of no axes, got [1, 1]"),
+    (
+        "aten.masked_fill.Tensor",
+        {"self": f(2), "mask": t(S.BOOL, 2), "value": f(1)},
+        "a number or a tensor of no axes, got [1]",
+    ),
     ("aten.chunk.default", {"self": f(0), "chunks": 1 << 60}, "pieces of a tensor are too many"),
 ]
 

@@ -153,6 +153,8 @@ def scalar_tensor(
 
 @shape_rule("aten.fill.Scalar", "aten.fill.Tensor")
 def fill(self: Tensor, value: Tensor | Number) -> TensorSpec:
+    if isinstance(value, TensorSpec) and value.shape:
+        raise ValueError(f"the value must be a number or a tensor of no axes, got {list(value.shape)}")
     return TensorSpec(self.dtype, self.shape)
 
 

@@ -471,6 +471,8 @@ def where_scalar_other(condition: Tensor, self: Tensor, other: Number) -> Tensor
 def masked_fill(self: Tensor, mask: Tensor, value: Tensor | Number) -> TensorSpec:
     if mask.dtype is not BOOL:
         raise ValueError(f"the mask must be bool, got {mask.dtype.torch_name}")
+    if isinstance(value, TensorSpec) and value.shape:
+        raise ValueError(f"the value must be a number or a tensor of no axes, got {list(value.shape)}")
     return TensorSpec(self.dtype, broadcast(self, mask))
 
 
