@@ -159,6 +159,11 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
         "sorter must have the sequence's shape [3], got [1]",
     ),
     ("aten.searchsorted.Tensor", {"sorted_sequence": f(), "self": f(2)}, "the sorted sequence needs an axis"),
+    (
+        "aten._embedding_bag.default",
+        {"weight": f(7, 5), "indices": t(S.LONG, 6), "offsets": t(S.LONG, 2), "per_sample_weights": f(0)},
+        "each of [6] indices needs a weight, got [0]",
+    ),
     ("aten.fill.Tensor", {"self": f(2), "value": f(1, 1)}, "a number or a tensor of no axes, got [1, 1]"),
     (
         "aten.masked_fill.Tensor",

@@ -56,6 +56,8 @@ def embedding_bag(
     require(len(indices.shape) == 1 and len(offsets.shape) == 1, "indices and offsets must have one axis")
     if mode not in (0, 1, 2):
         raise ValueError(f"mode must be 0 (sum), 1 (mean) or 2 (max), got {mode}")
+    if per_sample_weights is not None and per_sample_weights.shape != indices.shape:
+        raise ValueError(f"each of {list(indices.shape)} indices needs a weight, got {list(per_sample_weights.shape)}")
     bags = offsets.shape[0] - (1 if include_last_offset else 0)
     width = weight.shape[1]
     # The last three results serve the backward pass; their sizes are those of eager mode on the CPU.
