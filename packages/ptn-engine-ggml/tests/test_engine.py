@@ -110,7 +110,8 @@ def test_the_sum_of_nothing_is_zero(host: GgmlHost) -> None:
     builder.result("y")
     executable = context(host, pack([builder.build()], {})).compile("forward")
     (y,) = executable.run([np.zeros(0, np.float32)]).outputs
-    assert y.shape == () and y == 0
+    assert y.shape == ()
+    assert y == 0
 
 
 def test_an_argument_that_cannot_be_built_names_the_node(host: GgmlHost) -> None:
