@@ -356,9 +356,12 @@ Tensor Builder::mul_mat(const Tensor& weight, const Tensor& input) {
   } else {
     Dims full = batch;
     full.insert(full.end(), {m, k});
-    const Dims x_shape = padded(x.shape, full.size());
     x = x.expand(full);
-    if (x_shape != full) x = contiguous(x);  // ggml repeats only the weights
+    bool repeated = false;  // here, or by an expand of the caller's
+    for (std::size_t axis = 0; axis < batch.size(); ++axis) {
+      repeated = repeated || (full[axis] > 1 && x.strides[axis] == 0);
+    }
+    if (repeated) x = contiguous(x);  // ggml repeats only the weights
     full[full.size() - 2] = n;
     w = w.expand(full);
     Dims merged = batch;

@@ -93,8 +93,10 @@ def attend(
     if query.dtype is not ScalarType.DOUBLE:
         query, key, value = (float32(b, x) for x in (query, key, value))
     q, k, v = (_with_batch(b, x, batch) for x in (query, key, value))
+    heads = batch[-1] if batch else 1
+    if q.shape[1] != heads:  # one query head for several key heads: plain broadcasting
+        q = q.expand((q.shape[0], heads, *q.shape[2:]))
     if k.shape[1] != v.shape[1]:
-        heads = batch[-1]
         k, v = _repeat_heads(b, k, heads), _repeat_heads(b, v, heads)
     count, kv_heads = k.shape[:2]
     group = q.shape[1] // kv_heads

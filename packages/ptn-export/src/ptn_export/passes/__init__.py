@@ -49,8 +49,8 @@ Rotary embeddings come before folding, which would turn sines and cosines of con
 comes after it, because it looks at masks that are constant.
 """
 
-_TIDY = ("views", "cse")
-"""Passes that run once more at the end, on what the others have put in."""
+_TIDY_AFTER = {"attention": ("views",), "batch_norm": ("views", "cse")}
+"""Passes that run once more behind another, on what it has put in: `gqa` looks at the axes in front of attention."""
 
 
 def check_names(names: Collection[str]) -> frozenset[str]:
@@ -83,7 +83,8 @@ def run_all(captured: Captured, disabled: Collection[str], state: Collection[str
     graphs = list(bodies(captured.program.graph_module))
     for body in graphs:
         numbers.run(body)  # not optional: the file has no tensors that are numbers
-    for name in (*PASSES, *_TIDY):
+    order = [step for name in PASSES for step in (name, *_TIDY_AFTER.get(name, ()))]
+    for name in order:
         if name not in disabled:
             for body in graphs:
                 PASSES[name](body, context)

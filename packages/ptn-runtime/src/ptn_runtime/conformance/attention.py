@@ -53,6 +53,12 @@ def attention() -> Iterator[Case]:
     rank_3 = {name: array[0] for name, array in heads(2, 2, 5, 7).items()}
     yield Case(SDPA, "rank 3", rank_3)
     yield Case(SDPA, "one query, long context", heads(4, 4, 1, 300))
+    first = heads(4, 4, 5, 7)
+    for name in ("query", "key"):
+        others = ("value",) if name == "key" else ()
+        one = {**first, **{other: first[other][:1] for other in (name, *others)}}
+        yield Case(SDPA, f"one {name} for every batch", one)
+    yield Case(SDPA, "one query head", {**first, "query": first["query"][:, :1]})
 
 
 def flash() -> Iterator[Case]:
