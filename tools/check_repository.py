@@ -12,7 +12,8 @@ from _repository import ROOT, SIBLING_RANGE, VERSION_LINE, range_files, sibling_
 MAX_LINES = 900
 MAX_BYTES = 1 << 20
 SOURCE_SUFFIXES = {".py", ".pyi", ".cpp", ".h", ".comp", ".glsl"}
-FORBIDDEN = re.compile(r"(?<![\w.])(?:/work/|/root/|\.\./shared\b)|files\.pythonhosted\.org")
+# A class of one letter in each, so that this file need not be left out.
+FORBIDDEN = re.compile(r"(?<![\w.])(?:/wor[k]/|/roo[t]/|\.\./share[d]\b)|files\.pythonhoste[d]\.org")
 
 
 def tracked_files() -> list[Path]:
@@ -57,7 +58,7 @@ def file_problems() -> list[str]:
         name = str(path.relative_to(ROOT))
         if path.stat().st_size > MAX_BYTES:
             problems.append(f"{name}: {path.stat().st_size} bytes, at most {MAX_BYTES}")
-        if path.suffix in {".ptn", ".npz", ".png"} or name == "tools/check_repository.py":
+        if path.suffix in {".ptn", ".npz", ".png"}:
             continue
         text = path.read_text(encoding="utf-8")
         if path.suffix in SOURCE_SUFFIXES and "_generated" not in path.parts and text.count("\n") > MAX_LINES:
