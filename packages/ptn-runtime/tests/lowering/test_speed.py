@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import time
 from pathlib import Path
 
 from lowering_graphs import FakePackage
@@ -20,6 +21,7 @@ def test_new_shape_is_lowered_fast():
     method, weights = benchmark.transformer(2000)
     lowered = LoweredProgram(FakePackage(method, constants=weights)).method("forward")
     shapes = [((2, 16 + i, benchmark.WIDTH),) for i in range(5)]
-    _, best, nodes = benchmark.measure(lowered, shapes)
+    # Time of this process: what else the machine does meanwhile does not count.
+    _, best, nodes = benchmark.measure(lowered, shapes, time.process_time)
     assert nodes > 1800
-    assert best < 0.150 * 3  # the aim is 150 ms; measured is about 40 ms; machines that run tests are busy
+    assert best < 0.150

@@ -203,4 +203,4 @@ def rope(
     attention_scale: Any = 1.0,
 ) -> Tensor:
     inputs = (input, position_ids, inv_freq)
-    return call(b, "attention.rope", inputs, out, (int(interleaved),), (attention_scale,))  # type: ignore[no-any-return]
+    return call(b, "attention.rope", inputs, out, (int(interleaved),), (attention_scale,))

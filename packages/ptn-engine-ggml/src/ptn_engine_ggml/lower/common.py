@@ -16,6 +16,7 @@ __all__ = [
     "axes_of",
     "axis_of",
     "call",
+    "call_all",
     "constant",
     "float32",
     "last_element",
@@ -33,7 +34,20 @@ def call(
     out: Outputs | Sequence[Any],
     ints: Sequence[int] = (),
     floats: Sequence[float] = (),
-) -> Any:
+) -> Tensor:
+    """Calls a kernel that gives one result; the arguments are those of `call_all`."""
+    (result,) = call_all(b, name, inputs, out, ints, floats)
+    return result
+
+
+def call_all(
+    b: Builder,
+    name: str,
+    inputs: Sequence[Tensor],
+    out: Outputs | Sequence[Any],
+    ints: Sequence[int] = (),
+    floats: Sequence[float] = (),
+) -> tuple[Tensor, ...]:
     """Calls the kernel `name` of `native/kernels/`.
 
     Args:
@@ -45,10 +59,9 @@ def call(
         floats: its float parameters.
 
     Returns:
-        One tensor where `out` has one entry, else a tuple.
+        A tensor for each entry of `out`.
     """
-    results = b.custom(name, inputs, [(spec.dtype, spec.shape) for spec in out], ints, floats)
-    return results[0] if len(results) == 1 else results
+    return b.custom(name, inputs, [(spec.dtype, spec.shape) for spec in out], ints, floats)
 
 
 def float32(b: Builder, x: Tensor) -> Tensor:

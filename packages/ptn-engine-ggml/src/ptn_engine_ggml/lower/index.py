@@ -8,7 +8,7 @@ from typing import Any
 from ptn_runtime.engine import StaticNode, Value
 
 from ptn_engine_ggml._native import Builder, Tensor
-from ptn_engine_ggml.lower.common import axes_of, axis_of, call, last_element, promoted, scalar_tensor
+from ptn_engine_ggml.lower.common import axes_of, axis_of, call, call_all, last_element, promoted, scalar_tensor
 from ptn_engine_ggml.lower.registry import Outputs, lower
 
 Sizes = tuple[int, ...]
@@ -26,8 +26,7 @@ def _updated(
     """Calls a kernel that changes parts of its first input: in that input's memory where nobody needs it any more."""
     if out.in_place:
         return b.custom_in_place(name, inputs, ints, floats)
-    result: Tensor = call(b, name, inputs, out, ints, floats)
-    return result
+    return call(b, name, inputs, out, ints, floats)
 
 
 # --- whole rows ---
@@ -35,12 +34,12 @@ def _updated(
 
 @lower("aten.embedding.default")
 def embedding(b: Builder, out: Outputs, weight: Tensor, indices: Tensor, **_: Any) -> Tensor:
-    return call(b, "index.select", (weight, indices), out, (0,))  # type: ignore[no-any-return]
+    return call(b, "index.select", (weight, indices), out, (0,))
 
 
 @lower("aten.index_select.default")
 def index_select(b: Builder, out: Outputs, self: Tensor, dim: int, index: Tensor) -> Tensor:
-    return call(b, "index.select", (self, index), out, (axis_of(dim, self.rank or 1),))  # type: ignore[no-any-return]
+    return call(b, "index.select", (self, index), out, (axis_of(dim, self.rank or 1),))
 
 
 @lower("aten._embedding_bag.default", empty=True)
@@ -59,7 +58,7 @@ def embedding_bag(
 ) -> tuple[Tensor, ...]:
     inputs = [weight, indices, offsets] + ([] if per_sample_weights is None else [per_sample_weights])
     ints = (mode, int(per_sample_weights is not None), padding_idx)
-    return call(b, "index.embedding_bag", inputs, out, ints)  # type: ignore[no-any-return]
+    return call_all(b, "index.embedding_bag", inputs, out, ints)
 
 
 # --- single elements ---
@@ -67,13 +66,13 @@ def embedding_bag(
 
 @lower("aten.gather.default")
 def gather(b: Builder, out: Outputs, self: Tensor, dim: int, index: Tensor, sparse_grad: bool = False) -> Tensor:
-    return call(b, "index.gather", (self, index), out, (axis_of(dim, self.rank or 1),))  # type: ignore[no-any-return]
+    return call(b, "index.gather", (self, index), out, (axis_of(dim, self.rank or 1),))
 
 
 @lower("aten.take.default")
 def take(b: Builder, out: Outputs, self: Tensor, index: Tensor) -> Tensor:
     flat = b.view(self, (self.numel,))
-    return call(b, "index.index", (flat, index), out, (1, 1))  # type: ignore[no-any-return]
+    return call(b, "index.index", (flat, index), out, (1, 1))
 
 
 @lower("aten.put.default", empty=True)
@@ -108,7 +107,7 @@ def index(b: Builder, out: Outputs, self: Tensor, indices: Indices) -> Tensor:
     tensors, entries = _entries(indices)
     if not tensors:
         return self
-    return call(b, "index.index", (self, *tensors), out, entries)  # type: ignore[no-any-return]
+    return call(b, "index.index", (self, *tensors), out, entries)
 
 
 @lower("aten.index_put.default", "aten._unsafe_index_put.default", check=_indices_check, empty=True)

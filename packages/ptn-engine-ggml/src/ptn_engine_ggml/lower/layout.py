@@ -240,12 +240,12 @@ def unfold(b: Builder, out: Outputs, self: Tensor, dimension: int, size: int, st
 
 @lower("aten.tril.default")
 def tril(b: Builder, out: Outputs, self: Tensor, diagonal: int = 0) -> Tensor:
-    return call(b, "layout.triangle", (self,), out, (0, diagonal))  # type: ignore[no-any-return]
+    return call(b, "layout.triangle", (self,), out, (0, diagonal))
 
 
 @lower("aten.triu.default")
 def triu(b: Builder, out: Outputs, self: Tensor, diagonal: int = 0) -> Tensor:
-    return call(b, "layout.triangle", (self,), out, (1, diagonal))  # type: ignore[no-any-return]
+    return call(b, "layout.triangle", (self,), out, (1, diagonal))
 
 
 # --- more elements ---

@@ -13,7 +13,7 @@ from ptn_format.dtypes import ScalarType
 from ptn_runtime.engine import StaticNode
 
 from ptn_engine_ggml._native import Builder, Tensor
-from ptn_engine_ggml.lower.common import axis_of, call, float32, promoted, rounded, scalar_tensor
+from ptn_engine_ggml.lower.common import axis_of, call, call_all, float32, promoted, rounded, scalar_tensor
 from ptn_engine_ggml.lower.elementwise import kernel
 from ptn_engine_ggml.lower.registry import FLOATS, Outputs, lower
 
@@ -48,7 +48,7 @@ def layer_norm(
         x = b.view(float32(b, input), (input.numel // inner, inner))
         return b.view(rounded(b, _affine(b, b.norm(x, eps), weight, bias, inner), out.dtype), out.shape)
     inputs = (input, *_present(weight, bias))
-    return call(b, "norm.layer", inputs, out, (inner, *_flags(weight, bias)), (eps,))  # type: ignore[no-any-return]
+    return call(b, "norm.layer", inputs, out, (inner, *_flags(weight, bias)), (eps,))
 
 
 def _affine(b: Builder, x: Tensor, weight: Tensor | None, bias: Tensor | None, inner: int) -> Tensor:
@@ -70,7 +70,7 @@ def native_layer_norm(
     eps: float,
 ) -> tuple[Tensor, ...]:
     ints = (math.prod(normalized_shape), *_flags(weight, bias))
-    return call(b, "norm.layer", (input, *_present(weight, bias)), out, ints, (eps,))  # type: ignore[no-any-return]
+    return call_all(b, "norm.layer", (input, *_present(weight, bias)), out, ints, (eps,))
 
 
 def _epsilon(eps: float | None, dtype: ScalarType) -> float:
@@ -92,7 +92,7 @@ def rms_norm(
         x = b.view(float32(b, input), (input.numel // inner, inner))
         return b.view(rounded(b, _affine(b, b.rms_norm(x, eps), weight, None, inner), out.dtype), out.shape)
     inputs = (input, *_present(weight))
-    return call(b, "norm.rms", inputs, out, (inner, *_flags(weight)), (eps,))  # type: ignore[no-any-return]
+    return call(b, "norm.rms", inputs, out, (inner, *_flags(weight)), (eps,))
 
 
 @lower("aten._fused_rms_norm.default")
@@ -101,7 +101,7 @@ def fused_rms_norm(
 ) -> tuple[Tensor, ...]:
     ints = (math.prod(normalized_shape), *_flags(weight))
     inputs = (input, *_present(weight))
-    return call(b, "norm.rms", inputs, out, ints, (_epsilon(eps, input.dtype),))  # type: ignore[no-any-return]
+    return call_all(b, "norm.rms", inputs, out, ints, (_epsilon(eps, input.dtype),))
 
 
 # --- per channel ---
@@ -115,10 +115,10 @@ def _training_check(node: StaticNode) -> str | None:
 
 def _batch(
     b: Builder, out: Any, input: Tensor, weight: Any, bias: Any, running_mean: Any, running_var: Any, eps: float
-) -> Any:
+) -> tuple[Tensor, ...]:
     statistics = running_mean is not None and running_var is not None
     inputs = _present(input, weight, bias, *((running_mean, running_var) if statistics else ()))
-    return call(b, "norm.batch", inputs, out, (*_flags(weight, bias), int(statistics)), (eps,))
+    return call_all(b, "norm.batch", inputs, out, (*_flags(weight, bias), int(statistics)), (eps,))
 
 
 @lower("aten._native_batch_norm_legit_no_training.default", "aten._native_batch_norm_legit.default")
@@ -134,7 +134,7 @@ def batch_norm_no_training(
     eps: float,
     training: bool = False,
 ) -> tuple[Tensor, ...]:
-    result = _batch(b, out[:1], input, weight, bias, running_mean, running_var, eps)
+    (result,) = _batch(b, out[:1], input, weight, bias, running_mean, running_var, eps)
     return (result, *(b.empty(int(value.dtype), value.shape) for value in out[1:]))
 
 
@@ -152,7 +152,7 @@ def batch_norm(
     eps: float,
     cudnn_enabled: bool,
 ) -> Tensor:
-    return _batch(b, out, input, weight, bias, running_mean, running_var, eps)  # type: ignore[no-any-return]
+    return _batch(b, out, input, weight, bias, running_mean, running_var, eps)[0]
 
 
 @lower("aten._native_batch_norm_legit_functional.default")
@@ -200,7 +200,7 @@ def batch_norm_no_stats(
     momentum: float,
     eps: float,
 ) -> tuple[Tensor, ...]:
-    return _batch(b, out, input, weight, bias, None, None, eps)  # type: ignore[no-any-return]
+    return _batch(b, out, input, weight, bias, None, None, eps)
 
 
 @lower("aten.group_norm.default")
@@ -215,7 +215,7 @@ def group_norm(
     cudnn_enabled: bool = True,
 ) -> Tensor:
     ints = (num_groups, *_flags(weight, bias))
-    return call(b, "norm.group", (input, *_present(weight, bias)), out, ints, (eps,))  # type: ignore[no-any-return]
+    return call(b, "norm.group", (input, *_present(weight, bias)), out, ints, (eps,))
 
 
 @lower("aten.native_group_norm.default")
@@ -253,9 +253,9 @@ def instance_norm(
     cudnn_enabled: bool,
 ) -> Tensor:
     if not use_input_stats:
-        return _batch(b, out, input, weight, bias, running_mean, running_var, eps)  # type: ignore[no-any-return]
+        return _batch(b, out, input, weight, bias, running_mean, running_var, eps)[0]
     ints = (input.shape[1], *_flags(weight, bias))
-    return call(b, "norm.group", (input, *_present(weight, bias)), out, ints, (eps,))  # type: ignore[no-any-return]
+    return call(b, "norm.group", (input, *_present(weight, bias)), out, ints, (eps,))
 
 
 # --- softmax ---
@@ -265,7 +265,7 @@ def _softmax(b: Builder, out: Outputs, x: Tensor, dim: int) -> Tensor:
     axis = axis_of(dim, x.rank) if x.rank else 0
     if out.dtype in FLOATS and x.dtype in FLOATS and x.rank and axis == x.rank - 1:
         return rounded(b, b.soft_max(float32(b, x)), out.dtype)
-    return call(b, "reduction.softmax", (x,), out, (axis,))  # type: ignore[no-any-return]
+    return call(b, "reduction.softmax", (x,), out, (axis,))
 
 
 @lower("aten._softmax.default")
@@ -281,7 +281,7 @@ def softmax(b: Builder, out: Outputs, self: Tensor, dim: int, dtype: ScalarType 
 @lower("aten._log_softmax.default", "aten.log_softmax.int")
 def log_softmax(b: Builder, out: Outputs, self: Tensor, dim: int, **_: Any) -> Tensor:
     axis = axis_of(dim, self.rank) if self.rank else 0
-    return call(b, "reduction.log_softmax", (self,), out, (axis,))  # type: ignore[no-any-return]
+    return call(b, "reduction.log_softmax", (self,), out, (axis,))
 
 
 @lower("aten._safe_softmax.default")

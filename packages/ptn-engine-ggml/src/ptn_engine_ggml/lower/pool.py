@@ -6,10 +6,9 @@ ggml's own pooling knows neither indices, ceil_mode, dilation nor a divisor, and
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from ptn_engine_ggml._native import Builder, Tensor
-from ptn_engine_ggml.lower.common import call
+from ptn_engine_ggml.lower.common import call_all
 from ptn_engine_ggml.lower.registry import Outputs, lower
 
 Sizes = int | Sequence[int]
@@ -37,8 +36,8 @@ def _max(rank: int) -> None:
         padding: Sizes = 0,
         dilation: Sizes = 1,
         ceil_mode: bool = False,
-    ) -> Any:
-        return call(b, "pool.max", (self,), out, _geometry(rank, kernel_size, stride, padding, dilation))
+    ) -> tuple[Tensor, ...]:
+        return call_all(b, "pool.max", (self,), out, _geometry(rank, kernel_size, stride, padding, dilation))
 
     lower(f"aten.max_pool{rank}d.default", f"aten.max_pool{rank}d_with_indices.default")(lowering)
 
@@ -54,16 +53,16 @@ def _avg(rank: int) -> None:
         ceil_mode: bool = False,
         count_include_pad: bool = True,
         divisor_override: int | None = None,
-    ) -> Any:
+    ) -> tuple[Tensor, ...]:
         ints = [*_geometry(rank, kernel_size, stride, padding), int(count_include_pad), divisor_override or 0]
-        return call(b, "pool.avg", (self,), out, ints)
+        return call_all(b, "pool.avg", (self,), out, ints)
 
     lower(f"aten.avg_pool{rank}d.default")(lowering)
 
 
 def _adaptive(kernel: str, rank: int, *ops: str) -> None:
-    def lowering(b: Builder, out: Outputs, self: Tensor, output_size: Sizes) -> Any:
-        return call(b, f"pool.{kernel}", (self,), out, (rank,))
+    def lowering(b: Builder, out: Outputs, self: Tensor, output_size: Sizes) -> tuple[Tensor, ...]:
+        return call_all(b, f"pool.{kernel}", (self,), out, (rank,))
 
     lower(*ops)(lowering)
 

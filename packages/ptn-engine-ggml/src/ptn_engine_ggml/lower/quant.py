@@ -17,7 +17,7 @@ from ptn_format.quant import affine_bits, gguf_type
 from ptn_runtime.engine import StaticNode, Value
 
 from ptn_engine_ggml._native import Builder, Tensor
-from ptn_engine_ggml.lower.common import axis_of, call, constant
+from ptn_engine_ggml.lower.common import axis_of, call, call_all, constant
 from ptn_engine_ggml.lower.registry import Outputs, lower
 
 Sizes = Sequence[int]
@@ -41,7 +41,7 @@ def _scheme_check(node: StaticNode) -> str | None:
 @lower("ptn.unpack_affine.default", check=_scheme_check)
 def unpack_affine(b: Builder, out: Outputs, packed: Tensor, scheme: AffineGroup, sizes: Sizes) -> Tensor:
     ints = (affine_bits(scheme), scheme.quant_min)
-    return call(b, "quant.unpack", (packed,), out, ints)  # type: ignore[no-any-return]
+    return call(b, "quant.unpack", (packed,), out, ints)
 
 
 @lower("ptn.dequantize_packed.default", check=_scheme_check)
@@ -57,11 +57,11 @@ def dequantize_packed(
 ) -> Tensor:
     if isinstance(scheme, PackedQuant):
         ints = [gguf_type(scheme.codec).ggml_type, sizes[-1]]
-        return call(b, "quant.dequantize_blocks", (packed,), out, ints)  # type: ignore[no-any-return]
+        return call(b, "quant.dequantize_blocks", (packed,), out, ints)
     assert scale is not None
     inputs = [packed, scale] + ([] if zero_point is None else [zero_point])
     ints = [affine_bits(scheme), scheme.quant_min, scheme.group_size or sizes[-1], int(zero_point is not None)]
-    return call(b, "quant.dequantize_packed", inputs, out, ints)  # type: ignore[no-any-return]
+    return call(b, "quant.dequantize_packed", inputs, out, ints)
 
 
 # --- torchao ---
@@ -99,10 +99,10 @@ def choose_qparams_affine(
     quant_max: Any = None,
     eps: float | None = None,
     **_: Any,
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, ...]:
     least = float(finfo(ScalarType(input.dtype).numpy).smallest_normal) if eps is None else eps
     ints = [_MAPPINGS[mapping_type], *_limits(ScalarType(target_dtype), quant_min, quant_max), *block_size]
-    return call(b, "quant.choose_qparams", (input,), out, ints, (least,))  # type: ignore[no-any-return]
+    return call_all(b, "quant.choose_qparams", (input,), out, ints, (least,))
 
 
 def _quantize(
@@ -118,14 +118,14 @@ def _quantize(
 ) -> Tensor:
     inputs = [x, scale] + ([] if zero_point is None else [zero_point])
     ints = [int(zero_point is not None), int(round_last), *limits, *block_size]
-    return call(b, "quant.quantize", inputs, out, ints)  # type: ignore[no-any-return]
+    return call(b, "quant.quantize", inputs, out, ints)
 
 
 def _dequantize(
     b: Builder, out: Outputs, q: Tensor, scale: Tensor, zero_point: Tensor | None, block_size: Sizes
 ) -> Tensor:
     inputs = [q, scale] + ([] if zero_point is None else [zero_point])
-    return call(b, "quant.dequantize", inputs, out, [int(zero_point is not None), *block_size])  # type: ignore[no-any-return]
+    return call(b, "quant.dequantize", inputs, out, [int(zero_point is not None), *block_size])
 
 
 @lower("torchao.quantize_affine.default", check=_limits_check, empty=True)
@@ -162,14 +162,14 @@ def dequantize_affine(
 @lower("torchao.dequantize_gguf.default")
 def dequantize_gguf(b: Builder, out: Outputs, weight: Tensor, ggml_type: str, **_: Any) -> Tensor:
     ints = (gguf_type(f"gguf:{ggml_type}").ggml_type, out.shape[-1])
-    return call(b, "quant.dequantize_blocks", (weight,), out, ints)  # type: ignore[no-any-return]
+    return call(b, "quant.dequantize_blocks", (weight,), out, ints)
 
 
 @lower("torchao.dequantize_int4_tensor.default")
 def dequantize_int4_tensor(
     b: Builder, out: Outputs, qdata: Tensor, scale: Tensor, zero_point: Tensor, group_size: int, **_: Any
 ) -> Tensor:
-    return call(b, "quant.dequantize_int4", (qdata, scale, zero_point), out, (group_size,))  # type: ignore[no-any-return]
+    return call(b, "quant.dequantize_int4", (qdata, scale, zero_point), out, (group_size,))
 
 
 # --- quantized_decomposed ---
@@ -311,4 +311,4 @@ def embedding_4bit(
     dtype: ScalarType | None = None,
 ) -> Tensor:
     inputs = [weight, weight_scales, indices] + ([] if weight_zero_points is None else [weight_zero_points])
-    return call(b, "quant.embedding_4bit", inputs, out, (int(weight_zero_points is not None),))  # type: ignore[no-any-return]
+    return call(b, "quant.embedding_4bit", inputs, out, (int(weight_zero_points is not None),))

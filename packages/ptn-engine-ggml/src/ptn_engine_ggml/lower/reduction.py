@@ -9,7 +9,7 @@ from ptn_format.dtypes import ScalarType
 from ptn_runtime.engine import StaticNode, Value
 
 from ptn_engine_ggml._native import Builder, Tensor
-from ptn_engine_ggml.lower.common import call
+from ptn_engine_ggml.lower.common import call, call_all
 from ptn_engine_ggml.lower.elementwise import choose, kernel
 from ptn_engine_ggml.lower.registry import Outputs, lower
 
@@ -33,8 +33,8 @@ def _reduction(name: str, *ops: str) -> None:
         dim: Axes = None,
         keepdim: bool = False,
         dtype: ScalarType | None = None,
-    ) -> Any:
-        return call(b, f"reduction.{name}", (self,), out, _axes(dim))
+    ) -> tuple[Tensor, ...]:
+        return call_all(b, f"reduction.{name}", (self,), out, _axes(dim))
 
 
 _reduction("sum", "aten.sum.default", "aten.sum.dim_IntList")
@@ -69,7 +69,7 @@ def nansum(
     if self.dtype.is_floating_point and self.numel:
         isnan = kernel(b, "isnan", ScalarType.BOOL, self.shape, self.dtype, self)
         x = choose(b, self.dtype, self.shape, isnan, 0.0, self)
-    return call(b, "reduction.sum", (x,), out, _axes(dim))  # type: ignore[no-any-return]
+    return call(b, "reduction.sum", (x,), out, _axes(dim))
 
 
 def _number_check(node: StaticNode) -> str | None:
@@ -89,10 +89,10 @@ def _variance(name: str, *ops: str) -> None:
         unbiased: bool = True,
         correction: Any = None,
         keepdim: bool = False,
-    ) -> Any:
+    ) -> tuple[Tensor, ...]:
         if correction is None:
             correction = 1 if unbiased else 0
-        return call(b, f"reduction.{name}", (self,), out, _axes(dim), (float(correction),))
+        return call_all(b, f"reduction.{name}", (self,), out, _axes(dim), (float(correction),))
 
 
 _variance("var", "aten.var.correction", "aten.var.dim", "aten.var.default", "aten.var_mean.correction")
@@ -109,12 +109,12 @@ def linalg_vector_norm(
     keepdim: bool = False,
     dtype: ScalarType | None = None,
 ) -> Tensor:
-    return call(b, "reduction.norm", (self,), out, _axes(dim), (float(ord),))  # type: ignore[no-any-return]
+    return call(b, "reduction.norm", (self,), out, _axes(dim), (float(ord),))
 
 
 @lower("aten.norm.Scalar", "aten.norm.ScalarOpt_dim", check=_number_check, empty=True)
 def norm(b: Builder, out: Outputs, self: Tensor, p: Any = 2, dim: Axes = None, keepdim: bool = False) -> Tensor:
-    return call(b, "reduction.norm", (self,), out, _axes(dim), (2.0 if p is None else float(p),))  # type: ignore[no-any-return]
+    return call(b, "reduction.norm", (self,), out, _axes(dim), (2.0 if p is None else float(p),))
 
 
 # --- running results ---
@@ -122,8 +122,10 @@ def norm(b: Builder, out: Outputs, self: Tensor, p: Any = 2, dim: Axes = None, k
 
 def _running(name: str, *ops: str) -> None:
     @lower(*ops)
-    def function(b: Builder, out: Outputs, self: Tensor, dim: int, dtype: ScalarType | None = None) -> Any:
-        return call(b, f"reduction.{name}", (self,), out, (dim,))
+    def function(
+        b: Builder, out: Outputs, self: Tensor, dim: int, dtype: ScalarType | None = None
+    ) -> tuple[Tensor, ...]:
+        return call_all(b, f"reduction.{name}", (self,), out, (dim,))
 
 
 for _name in ("cumsum", "cumprod", "logcumsumexp", "cummax", "cummin"):

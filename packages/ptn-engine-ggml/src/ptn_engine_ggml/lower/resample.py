@@ -29,7 +29,7 @@ def _nearest(rank: int, exact: bool, *ops: str) -> None:
     ) -> Tensor:
         x = args["input"] if "input" in args else args["self"]
         floats = _factors(rank, scale_factors, args)
-        return call(b, "resample.nearest", (x,), out, (rank, int(exact)), floats)  # type: ignore[no-any-return]
+        return call(b, "resample.nearest", (x,), out, (rank, int(exact)), floats)
 
     lower(*ops)(lowering)
 
@@ -45,7 +45,7 @@ def _weighted(kernel: str, rank: int, *ops: str) -> None:
     ) -> Tensor:
         x = args["input"] if "input" in args else args["self"]
         floats = _factors(rank, scale_factors, args)
-        return call(b, f"resample.{kernel}", (x,), out, (rank, int(align_corners)), floats)  # type: ignore[no-any-return]
+        return call(b, f"resample.{kernel}", (x,), out, (rank, int(align_corners)), floats)
 
     lower(*ops, dtypes=REALS)(lowering)
 
@@ -76,9 +76,9 @@ def grid_sampler(
     align_corners: bool,
 ) -> Tensor:
     ints = (interpolation_mode, padding_mode, int(align_corners))
-    return call(b, "resample.grid_sample", (input, grid), out, ints)  # type: ignore[no-any-return]
+    return call(b, "resample.grid_sample", (input, grid), out, ints)
 
 
 @lower("aten.affine_grid_generator.default", dtypes=REALS)
 def affine_grid_generator(b: Builder, out: Outputs, theta: Tensor, size: Sequence[int], align_corners: bool) -> Tensor:
-    return call(b, "resample.affine_grid", (theta,), out, (int(align_corners),))  # type: ignore[no-any-return]
+    return call(b, "resample.affine_grid", (theta,), out, (int(align_corners),))

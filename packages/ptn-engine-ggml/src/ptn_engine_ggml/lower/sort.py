@@ -7,19 +7,18 @@ from typing import Any
 from ptn_format.dtypes import ScalarType
 
 from ptn_engine_ggml._native import Builder, Tensor
-from ptn_engine_ggml.lower.common import axis_of, call, promoted, scalar_tensor
+from ptn_engine_ggml.lower.common import axis_of, call, call_all, promoted, scalar_tensor
 from ptn_engine_ggml.lower.elementwise import result_type
 from ptn_engine_ggml.lower.registry import Outputs, lower
 
-Pair = tuple[Tensor, Tensor]
 LONG = ScalarType.LONG
 
 
 @lower("aten.sort.default", "aten.sort.stable")
 def sort(
     b: Builder, out: Outputs, self: Tensor, dim: int = -1, descending: bool = False, stable: bool | None = None
-) -> Pair:
-    return call(b, "sort.sort", (self,), out, (axis_of(dim, self.rank or 1), int(descending)))  # type: ignore[no-any-return]
+) -> tuple[Tensor, ...]:
+    return call_all(b, "sort.sort", (self,), out, (axis_of(dim, self.rank or 1), int(descending)))
 
 
 @lower("aten.argsort.default", "aten.argsort.stable")
@@ -33,19 +32,21 @@ def argsort(
 @lower("aten.topk.default")
 def topk(
     b: Builder, out: Outputs, self: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True
-) -> Pair:
+) -> tuple[Tensor, ...]:
     ints = (axis_of(dim, self.rank or 1), int(largest), int(sorted))
-    return call(b, "sort.topk", (self,), out, ints)  # type: ignore[no-any-return]
+    return call_all(b, "sort.topk", (self,), out, ints)
 
 
 @lower("aten.kthvalue.default")
-def kthvalue(b: Builder, out: Outputs, self: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> Pair:
-    return call(b, "sort.kth", (self,), out, (axis_of(dim, self.rank or 1), k - 1))  # type: ignore[no-any-return]
+def kthvalue(
+    b: Builder, out: Outputs, self: Tensor, k: int, dim: int = -1, keepdim: bool = False
+) -> tuple[Tensor, ...]:
+    return call_all(b, "sort.kth", (self,), out, (axis_of(dim, self.rank or 1), k - 1))
 
 
 @lower("aten.median.dim")
-def median_dim(b: Builder, out: Outputs, self: Tensor, dim: int, keepdim: bool = False) -> Pair:
-    return call(b, "sort.kth", (self,), out, (axis_of(dim, self.rank or 1), -1))  # type: ignore[no-any-return]
+def median_dim(b: Builder, out: Outputs, self: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, ...]:
+    return call_all(b, "sort.kth", (self,), out, (axis_of(dim, self.rank or 1), -1))
 
 
 @lower("aten.median.default")
@@ -62,7 +63,7 @@ def _search(
         values = scalar_tensor(b, computed, values)
     inputs = [sequence, values] + ([] if sorter is None else [promoted(b, sorter, LONG)])
     ints = (int(computed), int(right), int(sorter is not None))
-    return call(b, "sort.search", inputs, out, ints)  # type: ignore[no-any-return]
+    return call(b, "sort.search", inputs, out, ints)
 
 
 @lower("aten.bucketize.Tensor", "aten.bucketize.Scalar", empty=True, scalars=("self",))

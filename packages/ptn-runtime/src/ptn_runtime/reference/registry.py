@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
@@ -12,6 +11,7 @@ from ptn_format.dtypes import ScalarType
 
 from ptn_runtime.lowering.static import TensorSpec
 from ptn_runtime.shapes import FAMILIES, OPERATORS, DataDependentError, Tensor, infer
+from ptn_runtime.shapes._table import FamilyTable
 
 __all__ = ["KERNELS", "Array", "Number", "Outputs", "check_results", "evaluate", "kernel"]
 
@@ -19,6 +19,10 @@ Array: TypeAlias = npt.NDArray[Any]
 Number: TypeAlias = bool | int | float
 Kernel: TypeAlias = Callable[..., "Array | tuple[Array, ...]"]
 _K = TypeVar("_K", bound=Kernel)
+
+
+KERNELS: FamilyTable[Kernel] = FamilyTable(__name__.rpartition(".")[0], FAMILIES, "kernel")
+"""Every kernel by canonical operator name. Operators with nested graphs are run by the engine itself."""
 
 
 class Outputs(tuple[TensorSpec, ...]):
@@ -45,9 +49,7 @@ def kernel(*names: str) -> Callable[[_K], _K]:
 
     def register(function: _K) -> _K:
         for name in names:
-            if name in _TABLE:
-                raise ValueError(f"{name} has a kernel already, {_TABLE[name].__qualname__}")
-            _TABLE[name] = function
+            KERNELS.enter(name, function)
         return function
 
     return register
@@ -112,34 +114,3 @@ def check_results(op: str, specs: Sequence[TensorSpec], results: Sequence[Any]) 
                 f"the kernel of {op} gives {kind}{list(getattr(array, 'shape', ()))} as result {index}, "
                 f"its shape rule says {spec.dtype.torch_name}{list(spec.shape)}"
             )
-
-
-class _Kernels(Mapping[str, Kernel]):
-    """The table of kernels, which imports the family modules when it is first asked for something."""
-
-    def __getitem__(self, name: str) -> Kernel:
-        _load_families()
-        return _TABLE[name]
-
-    def __iter__(self) -> Iterator[str]:
-        _load_families()
-        return iter(_TABLE)
-
-    def __len__(self) -> int:
-        _load_families()
-        return len(_TABLE)
-
-
-def _load_families() -> None:
-    global _loaded
-    if not _loaded:
-        package = __name__.rpartition(".")[0]
-        for family in FAMILIES:
-            importlib.import_module(f"{package}.{family}")
-        _loaded = True
-
-
-_TABLE: dict[str, Kernel] = {}
-_loaded = False
-KERNELS: Mapping[str, Kernel] = _Kernels()
-"""Every kernel by canonical operator name. Operators with nested graphs are run by the engine itself."""

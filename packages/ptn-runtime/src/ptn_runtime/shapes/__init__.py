@@ -6,8 +6,7 @@ per family holds the rules; the modules are imported together when the catalogue
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import CodeType, MappingProxyType
 from typing import Any, Protocol, TypeAlias, TypeVar
@@ -15,6 +14,7 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 from ptn_format.dtypes import ScalarType
 
 from ptn_runtime.lowering.static import TensorSpec
+from ptn_runtime.shapes._table import FamilyTable
 
 __all__ = [
     "FAMILIES",
@@ -94,6 +94,10 @@ class Operator:
     deterministic: bool = True
 
 
+OPERATORS: FamilyTable[Operator] = FamilyTable(__name__, FAMILIES, "shape rule")
+"""Every operator by canonical name."""
+
+
 def shape_rule(*names: str, deterministic: bool = True) -> Callable[[_Rule], _Rule]:
     """Enters the decorated rule into `OPERATORS` under each of `names`.
 
@@ -112,9 +116,8 @@ def shape_rule(*names: str, deterministic: bool = True) -> Callable[[_Rule], _Ru
         numbers = frozenset(p for p in parameters if "Tensor" not in rule.__annotations__[p])
         family = rule.__module__.rpartition(".")[2]
         for name in names:
-            if name in _TABLE:
-                raise ValueError(f"{name} has a shape rule already, in {_TABLE[name].family}")
-            _TABLE[name] = Operator(name, family, rule, parameters, MappingProxyType(defaults), numbers, deterministic)
+            entry = Operator(name, family, rule, parameters, MappingProxyType(defaults), numbers, deterministic)
+            OPERATORS.enter(name, entry)
         return rule
 
     return register
@@ -132,36 +135,6 @@ def infer(op: str, args: Mapping[str, Any]) -> tuple[TensorSpec, ...]:
         KeyError: there is no such operator.
         ValueError: the arguments do not fit; the text says why.
     """
-    operator = _TABLE.get(op) or OPERATORS[op]
+    operator = OPERATORS.filled.get(op) or OPERATORS[op]
     result = operator.rule(**args)
     return (result,) if isinstance(result, TensorSpec) else result
-
-
-class _Catalogue(Mapping[str, Operator]):
-    """The table of operators, which imports the family modules when it is first asked for something."""
-
-    def __getitem__(self, name: str) -> Operator:
-        _load_families()
-        return _TABLE[name]
-
-    def __iter__(self) -> Iterator[str]:
-        _load_families()
-        return iter(_TABLE)
-
-    def __len__(self) -> int:
-        _load_families()
-        return len(_TABLE)
-
-
-def _load_families() -> None:
-    global _loaded
-    if not _loaded:
-        for family in FAMILIES:
-            importlib.import_module(f"{__name__}.{family}")
-        _loaded = True
-
-
-_TABLE: dict[str, Operator] = {}
-_loaded = False
-OPERATORS: Mapping[str, Operator] = _Catalogue()
-"""Every operator by canonical name."""
