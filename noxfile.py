@@ -37,7 +37,7 @@ NATIVE_BUILD_TOOLS = (
 )
 EXPORT_TEST_TOOLS = (
     "torchao==0.18.0",
-    "transformers>=4.50",
+    "transformers==5.24.0",  # exactly, because docs/models.md counts the operators of its models
     "tokenizers>=0.15",
     "expecttest",
 )  # the last for torch's operator samples
@@ -170,6 +170,14 @@ def conformance(session: nox.Session) -> None:
 def coverage(session: nox.Session) -> None:
     """Write `docs/op-coverage.md` from the reports of `conformance` (`-- --check` compares)."""
     deploy_environment(session).run("python", "tools/write_op_coverage.py", *session.posargs)
+
+
+@nox.session(python=False)
+def models(session: nox.Session) -> None:
+    """Run the real models and write `docs/models.md` (`-- -k NAME` writes the rows of some)."""
+    path = PACKAGES / "ptn-export" / "tests" / "models" / "test_zoo.py"
+    options = (str(path.relative_to(ROOT)), "--write-models-page", *session.posargs)
+    torch_environment(session).run("python", "-m", "pytest", *options)
 
 
 @nox.session

@@ -1,0 +1,7 @@
+"""Models of speech."""
+
+from __future__ import annotations
+
+from zoo.entry import Entry
+
+ENTRIES: tuple[Entry, ...] = ()
