@@ -60,6 +60,7 @@ __all__ = [
     "ask",
     "check_support",
     "initial_graph",
+    "initial_graphs",
     "refused_nodes",
     "unsupported",
 ]
@@ -247,9 +248,14 @@ class EngineBuild(abc.ABC):
         """Frees the build's buffers. Idempotent."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Prepared:
-    """What an executable keeps for one set of input shapes."""
+    """What an executable keeps for one set of input shapes.
+
+    Attributes:
+        graph: the static graph. Where sizes depend on data, the whole graph of the last run.
+        build: runs it.
+    """
 
     graph: StaticGraph
     build: EngineBuild
@@ -330,14 +336,19 @@ class EngineExecutable:
         self._prepared: OrderedDict[tuple[tuple[int, ...], ...], Prepared] = OrderedDict()
         self._result: RunResult | None = None
         self._closed = False
-        self._graph = initial_graph(method)
-        self._shapes: list[tuple[int, ...]] = list(self._graph.input_shapes)
-        self._check_support(self._graph)
+        graphs = initial_graphs(method)
+        self._current = Prepared(graphs[0], _NOTHING)
+        self._shapes: list[tuple[int, ...]] = list(graphs[0].input_shapes)
+        self._check_support(*graphs)
 
     @property
     def graph(self) -> StaticGraph:
-        """The static graph of the last run; before the first one, for the upper bounds."""
-        return self._graph
+        """The static graph of the last run; before the first one, for the upper bounds.
+
+        Where sizes depend on data it has the nodes of all stages, and what the runtime does in between as nodes
+        `on_host`.
+        """
+        return self._current.graph
 
     @property
     def num_inputs(self) -> int:
@@ -347,7 +358,7 @@ class EngineExecutable:
     @property
     def num_outputs(self) -> int:
         """Number of user-visible tensor outputs."""
-        return len(self._graph.outputs)
+        return len(self.graph.outputs)
 
     def input_sizes(self, index: int) -> tuple[int, ...]:
         """Current shape of input `index`."""
@@ -355,15 +366,15 @@ class EngineExecutable:
 
     def output_sizes(self, index: int) -> tuple[int, ...]:
         """Shape of output `index` as of the last `execute`; before it, for the upper bounds."""
-        return self._graph.outputs[index].shape
+        return self.graph.outputs[index].shape
 
     def input_dtype(self, index: int) -> ScalarType:
         """Logical element type of input `index`."""
-        return self._graph.inputs[index].dtype
+        return self.graph.inputs[index].dtype
 
     def output_dtype(self, index: int) -> ScalarType:
         """Logical element type of output `index`."""
-        return self._graph.outputs[index].dtype
+        return self.graph.outputs[index].dtype
 
     def resize_input(self, index: int, sizes: Sequence[int]) -> None:
         """Changes the shape of input `index`, within the method's bounds; its data must be set again.
@@ -447,23 +458,28 @@ class EngineExecutable:
         if prepared is None:
             for spec, shape in zip(self._method.inputs, shapes, strict=True):
                 spec.check_shape(shape)
-            graph = self._method.specialize(shapes)
-            self._check_support(graph)
-            prepared = Prepared(graph, self._context.build(graph))
-            self._prepared[shapes] = prepared
+            prepared = self._prepared[shapes] = self._make(self._method.specialize(shapes))
             while len(self._prepared) > MAX_BUILDS:
                 _, oldest = self._prepared.popitem(last=False)
                 oldest.build.close()
-        elif prepared.graph is not self._graph:
+        elif prepared is not self._current:
             self._prepared.move_to_end(shapes)
         else:
             return prepared
-        self._graph = prepared.graph
+        self._current = prepared
         for index, shape in enumerate(shapes):
             if shape != self._shapes[index]:
                 self._shapes[index] = shape
                 self._inputs[index] = None
         return prepared
+
+    def _make(self, graph: StaticGraph) -> Prepared:
+        if graph.cut is not None:
+            from ptn_runtime.staged import StagedBuild  # only methods whose sizes depend on data need it
+
+            return StagedBuild(self._context, graph, self._check_support, MAX_BUILDS).prepared
+        self._check_support(graph)
+        return Prepared(graph, self._context.build(graph))
 
     def build(self, shapes: tuple[tuple[int, ...], ...]) -> EngineBuild:
         """The build for `shapes`, made on first use and cached; raises as `prepare` does."""
@@ -476,20 +492,47 @@ class EngineExecutable:
         self._prepared.clear()
         self._closed = True
 
-    def _check_support(self, graph: StaticGraph) -> None:
+    def _check_support(self, *graphs: StaticGraph) -> None:
         host = self._context.host
-        refused = check_support(host.engine, host.device, graph)
+        refused = [node for graph in graphs for node in check_support(host.engine, host.device, graph)]
         if refused:
             raise UnsupportedMethodError(host.name, self._method.name, refused)
 
 
+class _Nothing(EngineBuild):
+    """Stands for the build before there is one."""
+
+    def run(self, inputs: Sequence[Array]) -> RunResult:
+        raise ExecutionError("nothing was built yet")
+
+
+_NOTHING = _Nothing()
+
+
 def initial_graph(method: LoweredMethod) -> StaticGraph:
+    """The first of `initial_graphs`."""
+    return initial_graphs(method)[0]
+
+
+def initial_graphs(method: LoweredMethod) -> tuple[StaticGraph, ...]:
     """The static graph for the upper bounds of the inputs; for the lower ones where an assertion of the program fails.
+
+    Where sizes depend on data, they are taken at their upper bounds, too, as far as those are known; branches that the
+    data choose give a graph each. A graph whose later stages cannot be foretold ends before them, without results.
 
     Raises:
         InputError: the program's assertions hold for neither.
         LoweringError: the method cannot be lowered.
     """
+    graph = _initial_stage(method)
+    if graph.cut is None:
+        return (graph,)
+    from ptn_runtime.lowering.foresee import foreseen  # only methods whose sizes depend on data need it
+
+    return foreseen(graph)
+
+
+def _initial_stage(method: LoweredMethod) -> StaticGraph:
     try:
         return method.specialize(tuple(spec.initial_shape for spec in method.inputs))
     except InputError:
@@ -517,8 +560,13 @@ def ask(engine: Engine, node: StaticNode, device: Device) -> Support:
 
 
 def refused_nodes(engine: Engine, device: Device, graph: StaticGraph) -> Iterator[tuple[StaticNode, Support]]:
-    """Every node of `graph` and of its nested graphs that `engine` refuses on `device`, with its answer."""
+    """Every node of `graph` and of its nested graphs that `engine` refuses on `device`, with its answer.
+
+    What the runtime computes itself is not asked about.
+    """
     for node in graph.nodes:
+        if node.on_host:
+            continue
         support = ask(engine, node, device)
         if not support.ok:
             yield node, support

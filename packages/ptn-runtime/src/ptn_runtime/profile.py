@@ -94,9 +94,9 @@ def profile_build(prepared: Prepared, inputs: Sequence[Array], method: str, engi
             nodes[index].name,
             nodes[index].op,
             nodes[index].source,
-            float(np.median([run[index] for run in runs])),
+            float(np.median([run[index] for run in runs if index in run])),
             nodes[index].outputs[0].shape if nodes[index].outputs else (),
         )
-        for index in sorted(runs[0])
+        for index in sorted(runs[-1])
     ]
     return Profile(method, engine, tuple(times))

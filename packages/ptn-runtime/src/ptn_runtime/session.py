@@ -254,9 +254,10 @@ class _Caller:
         with self._lock:
             prepared = self._executable.prepare(shapes)
             result = prepared.build.run(arrays)
+            graph = prepared.graph  # that of this run, where sizes depend on data
             if written:
-                _write_back(prepared.graph, result, written)
-        return self._results.build(prepared.graph, result)
+                _write_back(graph, result, written)
+        return self._results.build(graph, result)
 
     def profile(self, args: Sequence[Any], kwargs: Mapping[str, Any], repeat: int) -> Profile:
         """Binds and times every node."""

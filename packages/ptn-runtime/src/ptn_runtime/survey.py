@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from ptn_runtime.engine import Device, Engine, ask, initial_graph, refused_nodes, unsupported
+from ptn_runtime.engine import Device, Engine, ask, initial_graphs, refused_nodes, unsupported
 from ptn_runtime.errors import (
     DeviceError,
     EngineError,
@@ -22,7 +22,7 @@ from ptn_runtime.select import Candidate, choose, match_device, summarize
 
 if TYPE_CHECKING:
     from ptn_runtime.lowering.program import LoweredProgram
-    from ptn_runtime.lowering.static import StaticNode
+    from ptn_runtime.lowering.static import StaticGraph, StaticNode
     from ptn_runtime.registry import Registry
 
 __all__ = ["Answer", "Picked", "Survey"]
@@ -128,11 +128,15 @@ class Survey:
         """
         key = (id(engine), device.id)
         if key not in self._refused:
-            self._refused[key] = [
-                (node, unsupported(node, support, name))
-                for name in self._program.methods
-                for node, support in refused_nodes(engine, device, initial_graph(self._program.method(name)))
-            ]
+            # Ways through a method that part where data decide have nodes in common: one entry for each.
+            self._refused[key] = list(
+                {
+                    (name, node.name, node.op, support.reason): (node, unsupported(node, support, name))
+                    for name in self._program.methods
+                    for graph in initial_graphs(self._program.method(name))
+                    for node, support in refused_nodes(engine, device, graph)
+                }.values()
+            )
         return tuple(item for _, item in self._refused[key])
 
     def refused_with_engines(self, engine: Engine, device: Device) -> tuple[UnsupportedNode, ...]:
@@ -172,7 +176,7 @@ class Survey:
                 return Answer(engine.name, device, Refusal(engine.name, device.id, summarize(nodes), nodes))
             notes: dict[str, int] = {}
             for name in self._program.methods:
-                for node in initial_graph(self._program.method(name)).nodes:
+                for node in _engine_nodes(initial_graphs(self._program.method(name))):
                     note = ask(engine, node, device).note
                     if note:
                         notes[f"{node.op}: {note}"] = notes.get(f"{node.op}: {note}", 0) + 1
@@ -232,6 +236,17 @@ class Survey:
                 with contextlib.suppress(EngineError):  # only a list for a message
                     found += [f"{item.id} ({engine.name})" for item in _devices(engine)]
         return f"no installed engine has a device '{device}'. Devices: {', '.join(found) or 'none'}."
+
+
+def _engine_nodes(graphs: Sequence[StaticGraph]) -> Iterator[StaticNode]:
+    """The nodes that an engine runs, those that several graphs have in common once."""
+    seen: set[tuple[str, str]] = set()
+    for graph in graphs:
+        new = [
+            node for node in graph.nodes if not node.on_host and (len(graphs) == 1 or (node.name, node.op) not in seen)
+        ]
+        seen.update((node.name, node.op) for node in new)
+        yield from new
 
 
 def _devices(engine: Engine) -> tuple[Device, ...]:

@@ -46,14 +46,14 @@ def test_cells(tool: Any) -> None:
         (ADD, "bool", "unsupported"),
         (NEG, "float32", "passed"),
         (NEG, "float32", "failed"),
-        (NONZERO, "float32", "data_dependent"),
+        (NONZERO, "float32", "on_host"),
     )
-    second = report("second", (NEG, "float32", "unsupported"), (NONZERO, "float32", "data_dependent"))
+    second = report("second", (NEG, "float32", "unsupported"), (NONZERO, "float32", "on_host"))
     text = tool.document([first, second])
     assert row(text, ADD) == ["f32 i64, partly f16, not bool", "-"]
     assert row(text, NEG) == ["WRONG f32", "not f32"]
     assert row(text, SORT) == ["-", "-"]
-    assert row(text, NONZERO) == ["by data", "by data"]
+    assert row(text, NONZERO) == ["on the host", "on the host"]
 
 
 def test_the_summary_counts_cases_and_operators(tool: Any) -> None:
@@ -63,12 +63,12 @@ def test_the_summary_counts_cases_and_operators(tool: Any) -> None:
         (ADD, "bool", "unsupported"),
         (NEG, "float32", "passed"),
         (SORT, "float32", "failed"),
-        (NONZERO, "float32", "data_dependent"),
+        (NONZERO, "float32", "on_host"),
     )
     (line,) = [line for line in tool.document([counted]).splitlines() if line.startswith("| first | ")]
     cells = [part.strip() for part in line.strip("|").split("|")]
-    assert cells[1].startswith("2 of ")
-    assert cells[2:] == ["1", "4", "2", "1", "1"]
+    assert cells[1].startswith("3 of ")
+    assert cells[2:] == ["2", "5", "3", "1", "1"]
 
 
 def test_a_dtype_without_a_short_name_is_no_surprise(tool: Any) -> None:

@@ -272,47 +272,6 @@ def test_item_of_data_is_a_tensor_of_no_axes():
     np.testing.assert_array_equal(got[1], data * 1.5)
 
 
-def test_item_as_size_is_refused():
-    g = GraphBuilder()
-    n = g.input("n", I64, 1)
-    item = g.scalar("torch.ops.aten._local_scalar_dense.default", n)
-    method = g.build(g.call("torch.ops.aten.full.default", [item], 1.0, location="model.py:5"))
-    text = raised(LoweringError, method)
-    assert "node 'full_2' (aten.full.default) from model.py:5" in text
-    assert "argument 'size' is the item of a tensor" in text
-
-
-@pytest.mark.parametrize(
-    ("target", "args", "named"),
-    [
-        ("torch.ops.aten.select.int", (0,), ["index"]),
-        ("torch.ops.aten.slice.Tensor", (0,), ["start"]),
-    ],
-)
-def test_item_as_position_is_refused(target, args, named):
-    g = GraphBuilder()
-    x = g.input("x", F32, 4)
-    n = g.input("n", I64, 1)
-    item = g.scalar("torch.ops.aten._local_scalar_dense.default", n)
-    method = g.build(g.call(target, x, *args, **dict.fromkeys(named, item)))
-    assert f"argument '{named[0]}' is the item of a tensor" in raised(LoweringError, method)
-
-
-def test_arange_to_an_item_is_refused():
-    g = GraphBuilder()
-    n = g.input("n", I64, 1)
-    item = g.scalar("torch.ops.aten._local_scalar_dense.default", n)
-    method = g.build(g.call("torch.ops.aten.arange.start_step", 0, item, 1))
-    assert "argument 'end' is the item of a tensor" in raised(LoweringError, method)
-
-
-def test_nonzero_is_refused():
-    g = GraphBuilder()
-    x = g.input("x", F32, 4)
-    text = raised(LoweringError, g.build(g.call("torch.ops.aten.nonzero.default", x)))
-    assert "depends on the data" in text
-
-
 def test_assertion_on_data_stays():
     g = GraphBuilder()
     n = g.input("n", I64, 1)

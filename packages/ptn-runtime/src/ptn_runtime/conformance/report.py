@@ -22,8 +22,8 @@ class Entry:
         case: the case's id.
         op: canonical operator name.
         dtype: dtype of its first tensor argument (of its first result where it has none).
-        outcome: `passed`, `failed`, `unsupported` (the engine refuses the node), or `data_dependent` (the shapes of
-            the results depend on the data, so lowering refuses the program and no engine is asked).
+        outcome: `passed`, `failed`, `unsupported` (the engine refuses the node), or `on_host` (it passed; the shapes
+            of the results depend on the data, so the runtime calls the operator itself, whatever the engine).
         detail: why, where it did not pass.
     """
 

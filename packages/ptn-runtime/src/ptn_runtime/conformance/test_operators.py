@@ -25,11 +25,6 @@ def results(model: ptn_runtime.Model, inputs: list[Array]) -> tuple[Array, ...]:
 @pytest.mark.parametrize("case", list(all_cases()), ids=str)
 def test_operator(case: Case, load: Callable[..., ptn_runtime.Model], report: Report) -> None:
     data, inputs = package_bytes(case)
-    if case.data_dependent:
-        with pytest.raises(errors.LoweringError, match=r"'call'") as refused:
-            load(data)
-        report.add(case, "data_dependent", str(refused.value))
-        return
     try:
         model = load(data)
     except errors.UnsupportedMethodError as refusal:
@@ -52,5 +47,6 @@ def test_operator(case: Case, load: Callable[..., ptn_runtime.Model], report: Re
             expected = results(oracle, inputs)
     problems = differences(case, found, expected)
     report.entries.pop()
-    report.add(case, "failed" if problems else "passed", "; ".join(problems))
+    passed = "on_host" if case.data_dependent else "passed"
+    report.add(case, "failed" if problems else passed, "; ".join(problems))
     assert not problems, "\n".join(problems)

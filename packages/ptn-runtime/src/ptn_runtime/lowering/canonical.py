@@ -22,10 +22,10 @@ from ptn_runtime.errors import LoweringError
 from ptn_runtime.lowering.aliasing import Handle, Tracker
 from ptn_runtime.lowering.arguments import BindError
 from ptn_runtime.lowering.assertions import Origins
-from ptn_runtime.lowering.liveness import check_known, drop_dead, mark_shape_free
+from ptn_runtime.lowering.liveness import check_known, drop_dead, mark_shape_free, mark_sizes
 from ptn_runtime.lowering.nodes import SCALAR_KINDS, NodeReader
 from ptn_runtime.lowering.packed import PackedConstants
-from ptn_runtime.lowering.plan import Binding, CanonicalGraph, Ref, Step
+from ptn_runtime.lowering.plan import Binding, CanonicalGraph, Item, Ref, Step
 
 __all__ = ["canonicalize"]
 
@@ -167,7 +167,9 @@ class Body:
         slot = self.new_slot()
         self.inputs.append((slot, name))
         if node.outputs and node.outputs[0].kind in SCALAR_KINDS:
-            self.scalars[name] = slot
+            # A number at run time; which of the two ways to take it depends on what it is used for.
+            self.scalars[name] = self.new_slot()
+            self.steps.append(Item(name, slot, self.scalars[name]))
             return
         handle = self.tracker.root(slot, f"input '{name}'")
         self.handles[name] = handle
@@ -268,6 +270,7 @@ class Body:
         roots += [new for _, new in (*state_updates, *input_updates)]
         steps = drop_dead(self.steps, roots)
         constants = tuple(self.bindings.values())
+        mark_sizes(steps)
         mark_shape_free(steps, [binding.slot for binding in constants])
         return CanonicalGraph(
             name=self.name,

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from ptn_format.dtypes import ScalarType
 
 from ptn_runtime.lowering.canonical import Constants
 from ptn_runtime.lowering.static import TensorSpec, Value
@@ -62,6 +63,13 @@ class Folder:
             # The program fails where the node is reached; so it stays, and the engine raises as it would for data.
             return None
         return tuple(_own(result, spec) for result, spec in zip(results, specs, strict=True))
+
+    def by_data(self, op: str, args: Mapping[str, Any]) -> tuple[Array, ...]:
+        """The results, read-only, of an operator whose shapes depend on the contents of its constant arguments."""
+        from ptn_runtime import reference
+
+        results = reference.evaluate(op, {name: self._resolve(arg) for name, arg in args.items()})
+        return tuple(_own(r, TensorSpec(ScalarType.from_numpy(r.dtype), r.shape)) for r in results)
 
     def array(self, value: Value) -> Array:
         """The contents of a constant.

@@ -10,12 +10,15 @@ from ptn_runtime.lowering.plan import (
     Call,
     CanonicalGraph,
     Control,
+    Item,
+    Ref,
     ScalarCall,
+    Scatter,
     Step,
     Unknown,
 )
 
-__all__ = ["check_known", "drop_dead", "mark_shape_free"]
+__all__ = ["check_known", "drop_dead", "mark_shape_free", "mark_sizes"]
 
 
 def drop_dead(steps: Sequence[Step], roots: Iterable[int]) -> list[Step]:
@@ -40,6 +43,27 @@ def mark_shape_free(steps: Iterable[Step], constants: Iterable[int]) -> None:
                 free.update(step.outputs)
         elif isinstance(step, ScalarCall) and all(slot in free for slot in step.reads()):
             free.update(step.outputs)
+
+
+def mark_sizes(steps: Sequence[Step]) -> None:
+    """Marks the items of tensors that a size or position is computed from."""
+    sizes: set[int] = set()
+    for step in reversed(steps):
+        if isinstance(step, Call):
+            sizes.update(_sizes_of(step))
+        elif isinstance(step, Scatter):
+            sizes.update(_sizes_of(step.view))
+        elif isinstance(step, ScalarCall) and step.output in sizes and not step.takes_tensors:
+            sizes.update(step.reads())
+        elif isinstance(step, Item):
+            step.is_size = step.output in sizes
+
+
+def _sizes_of(step: Call) -> Iterable[int]:
+    yield from (slot for _, slot, run_time in step.scalars if not run_time)
+    for name, items in step.lists:
+        if name in step.operator.numbers:
+            yield from (item.slot for item in items if type(item) is Ref)
 
 
 def check_known(method: str, graph: CanonicalGraph) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from ptn_runtime.errors import InputError, LoweringError, PtnRuntimeError
 from ptn_runtime.lowering.plan import Assertion, CanonicalGraph, Step, describe
+from ptn_runtime.lowering.stages import NeedError
 from ptn_runtime.lowering.static import TensorSpec
 from ptn_runtime.shapes import DataDependentError
 
@@ -21,15 +23,23 @@ class Messages:
     ) -> None:
         self.method = graph.name
         self.dynamic = dynamic
+        self.found: tuple[str, ...] = ()  # what the data gave at the cuts so far
         self.inputs = {
             name: (names.get(name, name), spec.shape) for (_, name), spec in zip(graph.inputs, inputs, strict=True)
         }
 
+    def after(self, fact: str) -> Messages:
+        """The messages of the stage after a cut: sizes depend on what the data gave, so a misfit is the caller's."""
+        later = copy.copy(self)
+        later.dynamic = True
+        later.found = (*self.found, fact)
+        return later
+
     def raise_for(self, step: Step, error: Exception, shapes: str) -> NoReturn:
         """Raises what `error` at `step` means for the caller."""
         where = f"method '{self.method}', {describe(step)}"
-        if isinstance(error, DataDependentError):
-            raise LoweringError(f"{where}: the result's shape depends on the data: {error}") from error
+        if isinstance(error, DataDependentError | NeedError):
+            raise LoweringError(f"{where}: {error}") from error
         if isinstance(error, LoweringError):
             raise LoweringError(f"{where}: {error}") from error
         if isinstance(error, ValueError) and not isinstance(error, PtnRuntimeError):
@@ -45,7 +55,7 @@ class Messages:
             if name in self.inputs:
                 shown, shape = self.inputs[name]
                 parts.append(f"input '{shown}' has size {shape[axis]} on axis {axis % len(shape)}")
-        about = "; ".join(parts) if parts else f"input shapes: {self.listed()}"
+        about = "; ".join([*parts, *self.found]) if parts else f"input shapes: {self.listed()}"
         condition = step.message or f"{step.op}({', '.join(map(str, values))})"
         where = f" from {step.source}" if step.source else ""
         raise InputError(
@@ -54,4 +64,5 @@ class Messages:
 
     def listed(self) -> str:
         """The input shapes for messages."""
-        return ", ".join(f"{name}{list(shape)}" for name, shape in self.inputs.values()) or "none"
+        shapes = ", ".join(f"{name}{list(shape)}" for name, shape in self.inputs.values()) or "none"
+        return f"{shapes}; from the data: {', '.join(self.found)}" if self.found else shapes

@@ -124,13 +124,23 @@ class ScalarCall:
 
 @dataclass(eq=False, slots=True)
 class Item:
-    """`Tensor.item()`: a Python scalar where the tensor is constant, else a 0-d tensor that stands for one."""
+    """`Tensor.item()`: a Python scalar where the tensor is constant, else a 0-d tensor that stands for one.
+
+    Attributes:
+        name: the node's name in the file.
+        tensor: slot of the tensor.
+        output: slot of the number.
+        source: the user's `file:line`.
+        op: canonical operator name.
+        is_size: a size or position is computed from it, so the number itself is needed.
+    """
 
     name: str
     tensor: int
     output: int
     source: str | None = None
     op: str = "aten._local_scalar_dense.default"
+    is_size: bool = False
 
     @property
     def outputs(self) -> tuple[int, ...]:

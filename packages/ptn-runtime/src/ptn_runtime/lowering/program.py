@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ptn_format.archive import PROGRAM
 from ptn_format.dtypes import ScalarType
@@ -34,6 +34,7 @@ from ptn_runtime.lowering.fold import Folder
 from ptn_runtime.lowering.names import canonical_name, is_in_place, is_view_copy
 from ptn_runtime.lowering.plan import CanonicalGraph
 from ptn_runtime.lowering.specialize import specialize
+from ptn_runtime.lowering.stages import Answer
 from ptn_runtime.lowering.static import StaticGraph, TensorSpec
 from ptn_runtime.lowering.views import INVERSES
 
@@ -42,6 +43,9 @@ if TYPE_CHECKING:
 
 MAX_GRAPHS = 64
 """Static graphs that one method keeps; the least recently used goes first."""
+
+MAX_STAGES = 256
+"""Stages after the first that one method keeps, for all input shapes and data together; likewise."""
 
 _SCALAR_TYPES = {
     OutputValueKind.INT: ScalarType.LONG,
@@ -147,6 +151,7 @@ class LoweredMethod:
         self._canonical: CanonicalGraph | None = None
         self._failure: LoweringError | None = None
         self._graphs: OrderedDict[tuple[tuple[int, ...], ...], StaticGraph] = OrderedDict()
+        self._stages: OrderedDict[Any, StaticGraph] = OrderedDict()
 
     @property
     def canonical(self) -> CanonicalGraph:
@@ -167,21 +172,25 @@ class LoweredMethod:
             return self._canonical
 
     def specialize(self, shapes: tuple[tuple[int, ...], ...]) -> StaticGraph:
-        """The static graph for these input shapes.
+        """The static graph for these input shapes; where sizes depend on data, the first stage, with a `cut`.
 
         Raises:
             InputError: a shape is out of bounds, or an assertion of the program does not hold for it.
             LoweringError: a node has no shape rule, or depends on data in a way that cannot be lowered.
         """
+        return self._kept(self._graphs, MAX_GRAPHS, shapes, lambda: self._specialize(shapes))
+
+    def _kept(
+        self, kept: OrderedDict[Any, StaticGraph], most: int, key: Any, make: Callable[[], StaticGraph]
+    ) -> StaticGraph:
         with self._lock:
-            graph = self._graphs.get(shapes)
+            graph = kept.get(key)
             if graph is None:
-                graph = self._specialize(shapes)
-                self._graphs[shapes] = graph
-                if len(self._graphs) > MAX_GRAPHS:
-                    self._graphs.popitem(last=False)
+                graph = kept[key] = make()
+                if len(kept) > most:
+                    kept.popitem(last=False)
             else:
-                self._graphs.move_to_end(shapes)
+                kept.move_to_end(key)
             return graph
 
     def _specialize(self, shapes: tuple[tuple[int, ...], ...]) -> StaticGraph:
@@ -189,12 +198,17 @@ class LoweredMethod:
             raise InputError(f"method '{self.name}' takes {len(self.inputs)} inputs, got {len(shapes)} shapes")
         for spec, shape in zip(self.inputs, shapes, strict=True):
             spec.check_shape(shape)
+
+        def keep(path: tuple[Answer, ...], make: Callable[[], StaticGraph]) -> StaticGraph:
+            return self._kept(self._stages, MAX_STAGES, (shapes, path), make)
+
         return specialize(
             self.canonical,
             [TensorSpec(spec.dtype, shape) for spec, shape in zip(self.inputs, shapes, strict=True)],
             {name: spec.name for name, spec in zip(self._method.graph.inputs, self.inputs, strict=True)},
             self._folder,
             dynamic=self._dynamic,
+            keep=keep,
         )
 
 

@@ -12,7 +12,7 @@ from ptn_runtime.errors import LoweringError
 from ptn_runtime.lowering.static import Value, ValueKind
 from ptn_runtime.lowering.views import Emit
 
-__all__ = ["Scalars"]
+__all__ = ["Scalars", "has_tensor_form"]
 
 _BINARY = {
     "_operator.add": "aten.add.Tensor",
@@ -33,6 +33,11 @@ _BINARY = {
     "torch.sym_min": "aten.minimum.default",
 }
 _LOGICAL = frozenset({"_operator.and_", "_operator.or_", "torch.sym_not", "_operator.not_"})
+
+
+def has_tensor_form(op: str) -> bool:
+    """Whether the scalar function `op` can be computed on tensors of no axes."""
+    return op in _BINARY or op in _UNARY or op in ("_operator.floordiv", "torch.sym_ite")
 
 
 class Scalars:

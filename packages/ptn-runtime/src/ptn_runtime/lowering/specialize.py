@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NoReturn
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NoReturn, TypeAlias
 
 from ptn_format.dtypes import ScalarType
 from ptn_format.graph import TensorMeta
@@ -11,6 +11,7 @@ from ptn_format.graph import TensorMeta
 from ptn_runtime.errors import InputError, LoweringError
 from ptn_runtime.lowering.finish import finish
 from ptn_runtime.lowering.fold import Folded, Folder
+from ptn_runtime.lowering.frames import Frame, copied, hints, is_computed, live_values
 from ptn_runtime.lowering.messages import Messages
 from ptn_runtime.lowering.plan import (
     Assertion,
@@ -24,16 +25,22 @@ from ptn_runtime.lowering.plan import (
     Settle,
     Step,
     Unknown,
+    describe,
 )
-from ptn_runtime.lowering.scalars import Scalars
+from ptn_runtime.lowering.scalars import Scalars, has_tensor_form
 from ptn_runtime.lowering.simplify import SIMPLIFIERS
+from ptn_runtime.lowering.stages import Answer, Cut, NeedError, number_of
 from ptn_runtime.lowering.static import StaticGraph, StaticNode, TensorSpec, Value, ValueKind
 from ptn_runtime.lowering.views import INVERSES
-from ptn_runtime.shapes import OPERATORS, infer
+from ptn_runtime.shapes import OPERATORS, DataDependentError, infer
 
-__all__ = ["specialize"]
+__all__ = ["Keep", "specialize"]
 
 _CONSTANT = ValueKind.CONSTANT
+_ITEM = "aten._local_scalar_dense.default"
+
+Keep: TypeAlias = "Callable[[tuple[Answer, ...], Callable[[], StaticGraph]], StaticGraph]"
+"""Gives the stage that belongs to the answers of the cuts before it: one that is kept, or what the function makes."""
 
 
 def specialize(
@@ -43,8 +50,9 @@ def specialize(
     folder: Folder,
     *,
     dynamic: bool,
+    keep: Keep,
 ) -> StaticGraph:
-    """The static graph for these inputs.
+    """The static graph for these inputs; the first stage, where sizes depend on data.
 
     Args:
         graph: the method's canonical graph. Results of folding that hold for all shapes are kept in it, so one graph
@@ -53,53 +61,167 @@ def specialize(
         input_names: what users call the inputs, by their names in the graph; for messages.
         folder: evaluates constants.
         dynamic: some input may have other shapes; then a shape that does not fit is the caller's fault.
+        keep: caches the later stages, and guards their specialisation against other threads.
 
     Raises:
         InputError: the shapes do not fit the program.
         LoweringError: a node cannot be lowered.
     """
-    builder = _Builder(graph, folder, Messages(graph, inputs, input_names, dynamic))
+    env: list[Any] = [None] * graph.num_slots
     values = []
     for (slot, name), spec in zip(graph.inputs, inputs, strict=True):
         value = Value(-1, name, spec.dtype, spec.shape, ValueKind.INPUT)
-        builder.env[slot] = value
+        env[slot] = value
         values.append(value)
-    return builder.build(tuple(values))
+    builder = _Builder([Frame(graph, env)], folder, Messages(graph, inputs, input_names, dynamic))
+    return builder.build(values, builder.bind(graph, env), keep)
 
 
 class _Builder:
-    """Runs the steps of one graph and collects nodes; nested graphs get a builder of their own."""
+    """Runs the steps of one graph and collects nodes; nested graphs get a builder of their own.
 
-    def __init__(self, graph: CanonicalGraph, folder: Folder, messages: Messages) -> None:
-        self.graph = graph
+    Attributes:
+        frames: the graph, and the branches that were entered on the way.
+        env: the values of the innermost frame by slot.
+        nodes: the nodes so far.
+    """
+
+    def __init__(self, frames: list[Frame], folder: Folder, messages: Messages) -> None:
+        self.frames = frames
+        self.env = frames[-1].env
         self.folder = folder
         self.messages = messages
-        self.env: list[Any] = [None] * graph.num_slots
         self.nodes: list[StaticNode] = []
         self._step: Step | None = None
         self._scalars = Scalars(self.emit)
         self._from_weights: dict[int, Value] = {}  # by id; holding the values keeps ids from being used again
 
-    def build(self, inputs: tuple[Value, ...], *, nested: bool = False) -> StaticGraph:
-        """Runs all steps; `env` holds the inputs. Scalar results of a nested graph become tensors of no axes."""
-        graph, env = self.graph, self.env
-        states = self._bind(graph)
-        self.run(graph.steps)
-        results = tuple(env[item.slot] if type(item) is Ref else item for item in graph.results)
-        if nested:
-            results = tuple(self._scalars.as_value(item) for item in results)
+    def build(
+        self, inputs: Sequence[Value], states: Sequence[Value], keep: Keep, path: tuple[Answer, ...] = ()
+    ) -> StaticGraph:
+        """The graph of the steps up to the next cut, or up to the end."""
+        try:
+            self.run()
+        except NeedError as need:
+            return self._stage(inputs, states, need, keep, path)
+        return self._finished(inputs, states, self._results_of(self.frames[0]))
+
+    def build_nested(self, inputs: Sequence[Value]) -> StaticGraph:
+        """The graph of a branch or body; its scalar results become tensors of no axes.
+
+        Raises:
+            NeedError: a step needs what only data tell.
+        """
+        self.bind(self.frames[0].graph, self.env)
+        self.run()
+        return self._finished(inputs, (), [self._scalars.as_value(item) for item in self._results_of(self.frames[0])])
+
+    def _finished(self, inputs: Sequence[Value], states: Sequence[Value], results: Sequence[Any]) -> StaticGraph:
+        graph, env = self.frames[0].graph, self.frames[0].env
         return finish(
             graph.name,
-            inputs=inputs,
+            inputs=tuple(inputs),
             states=states,
             nodes=self.nodes,
-            results=results,
+            results=tuple(results),
             state_updates=[(env[old], env[new]) for old, new in graph.state_updates],
             input_updates=[(env[old], env[new]) for old, new in graph.input_updates],
         )
 
-    def _bind(self, graph: CanonicalGraph) -> tuple[Value, ...]:
-        env = self.env
+    @staticmethod
+    def _results_of(frame: Frame) -> list[Any]:
+        return [frame.env[item.slot] if type(item) is Ref else item for item in frame.graph.results]
+
+    # Stages.
+
+    def _stage(
+        self, inputs: Sequence[Value], states: Sequence[Value], need: NeedError, keep: Keep, path: tuple[Answer, ...]
+    ) -> StaticGraph:
+        """The graph so far, which gives what is asked for and what the rest of the program reads."""
+        step, number = need.step, need.number
+        # A number becomes known, and its step is taken again; an operator's results become known, and it is over.
+        start = self.frames[-1].position + (number is None)
+        live = [value for value in live_values(self.frames, start) if is_computed(value) and value is not number]
+        if number is not None:
+            node = StaticNode(step.name, _ITEM, {"self": number}, (), step.source, on_host=True)
+        else:
+            node = StaticNode(step.name, step.op, dict(need.arguments or {}), (), step.source, on_host=True)
+        wanted = {id(value): value for value in (*node.inputs(), *live)}
+        outputs = [value for value in wanted.values() if value.kind in (ValueKind.NODE, ValueKind.STATE)]
+        graph = finish(
+            self.messages.method,
+            inputs=tuple(inputs),
+            states=states,
+            nodes=self.nodes,
+            results=tuple(outputs),
+            state_updates=(),
+            input_updates=(),
+        )
+        cut = Cut(
+            node=node,
+            is_number=number is not None,
+            carried=tuple(live),
+            metas=step.metas if isinstance(step, Call) and number is None else (),
+            names=step.names if isinstance(step, Call) and number is None else (),
+            path=path,
+            hints=hints(self.frames, number) if number is not None else (),
+        )
+
+        def resume(answer: Answer) -> StaticGraph:
+            after = (*path, answer)
+            return keep(after, lambda: self._resumed(cut, need, start, answer).build_stage(keep, after))
+
+        cut.resume = resume
+        graph.cut = cut
+        return graph
+
+    def _resumed(self, cut: Cut, need: NeedError, start: int, answer: Answer) -> _Resumed:
+        """A builder for what comes after a cut."""
+        messages = self.messages.after(_fact(cut, answer))
+        inputs: list[Value] = []
+        states: list[Value] = []
+        weights: list[Value] = []
+
+        def new(value: Value) -> Value:
+            if value is need.number:
+                assert isinstance(answer, bytes)
+                return Value(-1, value.name, value.dtype, value.shape, _CONSTANT, None, number_of(value, answer))
+            kind = ValueKind.INPUT if value.kind is ValueKind.NODE else value.kind
+            copy = Value(-1, value.name, value.dtype, value.shape, kind, value.key, value.data)
+            if kind is ValueKind.STATE:
+                states.append(copy)
+            elif id(value) in self._from_weights:
+                weights.append(copy)
+            return copy
+
+        fresh: dict[int, Value] = {}
+
+        def once(value: Value) -> Value:
+            if id(value) not in fresh:
+                fresh[id(value)] = new(value)
+            return fresh[id(value)]
+
+        inputs += [once(value) for value in cut.carried]
+        frames = copied(self.frames, start, once)
+        if need.number is None:
+            assert isinstance(answer, tuple)
+            for slot, name, spec, meta in zip(need.outputs, cut.names, answer, cut.metas, strict=True):
+                if meta is not None and not _fits(spec, meta):
+                    raise InputError(
+                        f"method '{messages.method}', {cut.node.describe()} gives {spec.dtype.torch_name}"
+                        f"{list(spec.shape)} for these data, but the model was exported for {_stated(meta)}"
+                    )
+                value = Value(-1, name, spec.dtype, spec.shape, ValueKind.INPUT)
+                frames[-1].env[slot] = value
+                inputs.append(value)
+        builder = _Resumed(frames, self.folder, messages)
+        builder._from_weights = {id(value): value for value in weights}
+        builder.inputs, builder.states = inputs, states
+        return builder
+
+    @staticmethod
+    def bind(graph: CanonicalGraph, env: list[Any]) -> tuple[Value, ...]:
+        """Enters the constants and states of a body into its `env`; gives the states."""
         for binding in graph.constants:
             env[binding.slot] = Value(-1, binding.name, binding.dtype, binding.shape, _CONSTANT, binding.key)
         states = []
@@ -109,19 +231,43 @@ class _Builder:
             states.append(value)
         return tuple(states)
 
-    def run(self, steps: Iterable[Step]) -> None:
-        """Runs steps in order, turning what goes wrong into errors that name the step."""
+    def run(self) -> None:
+        """Runs steps in order to the end, turning what goes wrong into errors that name the step.
+
+        Raises:
+            NeedError: a step needs what only data tell; the innermost frame stands at that step.
+        """
+        frames = self.frames
         handlers = _HANDLERS
-        for step in steps:
-            self._step = step
-            try:
-                handlers[type(step)](self, step)
-            except InputError:
-                raise
-            except Exception as error:  # a faulty rule must not surface as a bare TypeError
-                if getattr(error, "located", False):
+        while True:
+            frame = frames[-1]
+            steps = frame.graph.steps
+            self.env = frame.env
+            for position in range(frame.position, len(steps)):
+                frame.position = position
+                self._step = step = steps[position]
+                try:
+                    handlers[type(step)](self, step)
+                except (InputError, NeedError):
                     raise
-                self._raise(step, error)
+                except Exception as error:  # a faulty rule must not surface as a bare TypeError
+                    if getattr(error, "located", False):
+                        raise
+                    self._raise(step, error)
+                if frames[-1] is not frame:
+                    break  # it has entered a branch
+            else:
+                frame.position = len(steps)
+                if len(frames) == 1:
+                    return
+                self._leave_branch()
+
+    def _leave_branch(self) -> None:
+        results = self._results_of(self.frames.pop())
+        frame = self.frames[-1]
+        for slot, value in zip(frame.graph.steps[frame.position].outputs, results, strict=True):
+            frame.env[slot] = value
+        frame.position += 1
 
     def _raise(self, step: Step, error: Exception) -> NoReturn:
         values = [self.env[slot] for slot in step.reads()]
@@ -146,34 +292,56 @@ class _Builder:
         for name, slot, run_time in step.scalars:
             value = env[slot]
             if type(value) is Value:
-                constant = False
-                if not run_time:
-                    raise _data_dependent(name, value)
+                if not run_time or value.kind is _CONSTANT:
+                    value = self._number(value, name)
+                else:
+                    constant = False
             args[name] = value
         for name, items in step.lists:
             resolved = tuple([env[item.slot] if type(item) is Ref else item for item in items])
+            if name in step.operator.numbers:
+                resolved = tuple([self._number(item, name) if type(item) is Value else item for item in resolved])
             args[name] = resolved
-            constant = self._check_list(step, name, resolved) and constant
-        results = self._results(step, args, constant)
+            constant = constant and all(type(item) is not Value or item.kind is _CONSTANT for item in resolved)
+        try:
+            results = self._results(step, args, constant)
+        except DataDependentError as error:
+            results = self._by_data(step, args, constant, error)
         for slot, value in zip(step.outputs, results, strict=True):
             env[slot] = value
 
-    def _check_list(self, step: Call, name: str, items: tuple[Any, ...]) -> bool:
-        """Whether all tensors of a list are constant; refuses run-time numbers among sizes."""
-        constant = True
-        numbers = name in step.operator.numbers
-        for item in items:
-            if type(item) is Value:
-                if numbers:
-                    raise _data_dependent(name, item)
-                if item.kind is not _CONSTANT:
-                    constant = False
-        return constant
+    def _number(self, value: Value, use: str) -> Any:
+        """The number that a tensor of one element holds, where it is known.
+
+        Raises:
+            NeedError: it is not.
+        """
+        if value.kind is _CONSTANT:
+            return self.folder.array(value).item()
+        assert self._step is not None
+        reason = f"argument '{use}' is the item of a tensor, {value}, known only while the graph runs"
+        raise NeedError(self._step, reason, number=value)
+
+    def _by_data(self, step: Call, args: dict[str, Any], constant: bool, error: Exception) -> Sequence[Value]:
+        """The results of an operator whose shapes depend on the contents of its arguments.
+
+        Raises:
+            NeedError: they are not constant.
+        """
+        if not constant:
+            reason = f"the result's shape depends on the data: {error}"
+            raise NeedError(step, reason, arguments=args, outputs=step.outputs)
+        known = self.frames[-1].graph.folded.get(step.outputs[0]) if step.shape_free else None
+        if known is None:
+            known = Folded(self.folder.by_data(step.op, args), bool(self._weights_among(args)))
+            if step.shape_free:
+                self.frames[-1].graph.folded[step.outputs[0]] = known
+        return self._literals(step, known)
 
     def _results(self, step: Call, args: dict[str, Any], constant: bool) -> Sequence[Value]:
         operator = step.operator
         if constant and step.shape_free:
-            known = self.graph.folded.get(step.outputs[0])
+            known = self.frames[-1].graph.folded.get(step.outputs[0])
             if known is not None:
                 return self._literals(step, known)
         inferred = operator.rule(**args)
@@ -194,7 +362,7 @@ class _Builder:
             if arrays is not None:
                 folded = Folded(arrays, bool(weights))
                 if step.shape_free:
-                    self.graph.folded[step.outputs[0]] = folded
+                    self.frames[-1].graph.folded[step.outputs[0]] = folded
                 return self._literals(step, folded)
         outputs = tuple([Value(-1, name, spec.dtype, spec.shape) for name, spec in zip(step.names, specs, strict=True)])
         self.nodes.append(StaticNode(step.name, operator.name, args, outputs, step.source))
@@ -246,8 +414,10 @@ class _Builder:
         env = self.env
         args = [_resolve(env, item) for item in step.args]
         if not step.takes_tensors and any(type(arg) is Value for arg in args):
-            env[step.output] = self._scalars.run_time(step.op, args)
-            return
+            if any(type(arg) is Value and arg.kind is not _CONSTANT for arg in args) and has_tensor_form(step.op):
+                env[step.output] = self._scalars.run_time(step.op, args)
+                return
+            args = [self._number(arg, step.op) if type(arg) is Value else arg for arg in args]
         try:
             env[step.output] = step.function(*args)
         except (ArithmeticError, OverflowError) as error:
@@ -263,6 +433,10 @@ class _Builder:
         if value.kind is _CONSTANT:
             self.env[step.output] = self.folder.array(value).item()
             return
+        if step.is_size:
+            raise NeedError(
+                step, f"a size or position is the item of {value}, known only while the graph runs", number=value
+            )
         self.env[step.output] = self.emit("aten.view.default", self=value, size=())
 
     def _assertion(self, step: Assertion) -> None:
@@ -287,11 +461,10 @@ class _Builder:
         for name, slot in view.tensors:
             args[name] = env[slot]
         for name, slot, _ in view.scalars:
-            if type(env[slot]) is Value:
-                raise _data_dependent(name, env[slot])
-            args[name] = env[slot]
+            args[name] = self._number(env[slot], name) if type(env[slot]) is Value else env[slot]
         for name, items in view.lists:
-            args[name] = tuple(_resolve(env, item) for item in items)
+            resolved = [_resolve(env, item) for item in items]
+            args[name] = tuple([self._number(item, name) if type(item) is Value else item for item in resolved])
         env[step.output] = INVERSES[view.op](self.emit, env[step.base], env[step.new], args, step.index)
 
     def _unknown(self, step: Unknown) -> None:
@@ -304,26 +477,53 @@ class _Builder:
         operands = [tuple(_resolve(env, item) for item in items) for items in step.operands]
         predicate = _resolve(env, step.predicate)
         if step.op == "control.cond":
-            results = self._cond(step, predicate, operands[0] if operands else ())
-        elif step.op == "control.while_loop":
-            results = self._while_loop(step, operands)
-        elif step.op == "control.scan":
-            results = self._scan(step, operands)
+            entered = self._cond(step, predicate, operands[0] if operands else ())
+            if entered is None:
+                return
+            results = entered
         else:
-            results = self._map(step, operands)
+            loop = {"control.while_loop": self._while_loop, "control.scan": self._scan, "control.map": self._map}
+            try:
+                results = loop[step.op](step, operands)
+            except NeedError as need:
+                if need.step is step:
+                    raise  # for an operand
+                raise LoweringError(
+                    f"the body of a loop cannot have sizes that depend on data, as {describe(need.step)} has: {need}"
+                ) from need
         for slot, value in zip(step.outputs, results, strict=True):
             env[slot] = value
 
-    def _cond(self, step: Control, predicate: Any, operands: tuple[Any, ...]) -> Sequence[Any]:
+    def _cond(self, step: Control, predicate: Any, operands: tuple[Any, ...]) -> Sequence[Any] | None:
+        """The results, or None where a branch was entered, whose results come when it has been left."""
         if isinstance(predicate, Value) and predicate.kind is _CONSTANT and predicate.numel == 1:
             predicate = self.folder.array(predicate).item()
         if not isinstance(predicate, Value):
-            return self._inline(step.graphs[0 if predicate else 1], operands)
-        graphs = tuple(self._nested(graph, operands) for graph in step.graphs)
+            self._enter(step.graphs[0 if predicate else 1], operands)
+            return None
+        if predicate.numel != 1:
+            raise ValueError(f"the condition must be one bool, got {predicate}")
+        try:
+            graphs = tuple(self._nested(graph, operands) for graph in step.graphs)
+            if _same_but_for_shapes(*graphs):
+                raise NeedError(step, "the branches give results of different shapes")
+        except NeedError as need:
+            if need.step is step and need.number is not None:
+                raise  # the number is an operand
+            reason = f"the branches depend on data, in {describe(need.step)}: {need}"
+            raise NeedError(step, reason, number=predicate) from need
         return self._control_node(
             step,
             {"pred": predicate, "true_fn": graphs[0], "false_fn": graphs[1], "operands": _varying(operands)},
         )
+
+    def _enter(self, graph: CanonicalGraph, operands: Sequence[Any]) -> None:
+        """Goes on with the steps of a branch, in the place of its node."""
+        env: list[Any] = [None] * graph.num_slots
+        for (slot, _), operand in zip(graph.inputs, operands, strict=True):
+            env[slot] = operand
+        self.bind(graph, env)
+        self.frames.append(Frame(graph, env))
 
     def _while_loop(self, step: Control, operands: Sequence[tuple[Any, ...]]) -> Sequence[Any]:
         carried = tuple(self._scalars.as_value(item) for item in operands[0])
@@ -367,9 +567,13 @@ class _Builder:
         """The static graph of a branch or body.
 
         Its inputs are the varying tensors and the `TensorSpec`s among `operands`; scalars and constants are built in.
+
+        Raises:
+            NeedError: a step needs what only data tell. Where that is an operand, this graph's step needs it.
         """
-        builder = _Builder(graph, self.folder, self.messages)
+        builder = _Builder([Frame(graph, [None] * graph.num_slots)], self.folder, self.messages)
         inputs = []
+        given: dict[int, Value] = {}
         for (slot, name), operand in zip(graph.inputs, operands, strict=True):
             if isinstance(operand, Value) and operand.kind is _CONSTANT:
                 copy = Value(-1, name, operand.dtype, operand.shape, _CONSTANT, operand.key, operand.data)
@@ -380,19 +584,34 @@ class _Builder:
                 value = Value(-1, name, operand.dtype, operand.shape, ValueKind.INPUT)
                 inputs.append(value)
                 builder.env[slot] = value
+                if isinstance(operand, Value):
+                    given[id(value)] = operand
             else:
                 builder.env[slot] = operand
-        return builder.build(tuple(inputs), nested=True)
+        try:
+            return builder.build_nested(inputs)
+        except NeedError as need:
+            operand = given.get(id(need.number))
+            if operand is None:
+                raise
+            assert self._step is not None
+            raise NeedError(self._step, str(need), number=operand) from need
 
-    def _inline(self, graph: CanonicalGraph, operands: Sequence[Any]) -> Sequence[Any]:
-        builder = _Builder(graph, self.folder, self.messages)
-        builder.nodes = self.nodes
-        builder._from_weights = self._from_weights
-        for (slot, _), operand in zip(graph.inputs, operands, strict=True):
-            builder.env[slot] = operand
-        builder._bind(graph)
-        builder.run(graph.steps)
-        return [builder.env[item.slot] if type(item) is Ref else item for item in graph.results]
+
+class _Resumed(_Builder):
+    """A builder that starts after a cut.
+
+    Attributes:
+        inputs: the inputs of its stage.
+        states: the states that it may read or write.
+    """
+
+    inputs: Sequence[Value]
+    states: Sequence[Value]
+
+    def build_stage(self, keep: Keep, path: tuple[Answer, ...]) -> StaticGraph:
+        """The graph up to the next cut, or up to the end."""
+        return self.build(self.inputs, self.states, keep, path)
 
 
 class _MismatchError(LoweringError):
@@ -447,8 +666,19 @@ def _stated(meta: TensorMeta) -> str:
     return f"{meta.dtype.torch_name}[{', '.join(map(str, meta.sizes))}]"
 
 
-def _data_dependent(name: str, value: Value) -> LoweringError:
-    return LoweringError(
-        f"argument '{name}' is the item of a tensor, {value}, known only while the graph runs; "
-        "sizes and positions must follow from the input shapes"
+def _fact(cut: Cut, answer: Answer) -> str:
+    """What the data gave at a cut, for messages."""
+    if isinstance(answer, bytes):
+        return f"'{cut.asked.name}' is {number_of(cut.asked, answer).item()}"
+    shapes = ", ".join(f"{spec.dtype.torch_name}{list(spec.shape)}" for spec in answer)
+    return f"'{cut.node.name}' gives {shapes}"
+
+
+def _same_but_for_shapes(one: StaticGraph, two: StaticGraph) -> bool:
+    """Whether the results of two branches differ in nothing but their shapes."""
+    pairs = list(zip(one.outputs, two.outputs, strict=False))
+    return (
+        len(one.outputs) == len(two.outputs)
+        and all(a.dtype is b.dtype for a, b in pairs)
+        and any(a.shape != b.shape for a, b in pairs)
     )

@@ -10,12 +10,15 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 from ptn_format.dtypes import ScalarType
 from ptn_format.graph import AffineGroup, PackedQuant
+
+if TYPE_CHECKING:
+    from ptn_runtime.lowering.stages import Cut
 
 __all__ = ["Arg", "StateUpdate", "StaticGraph", "StaticNode", "TensorSpec", "Value", "ValueKind"]
 
@@ -96,6 +99,7 @@ class StaticNode:
         args: every argument of the schema by name, defaults filled in.
         outputs: the results in schema order; elements of a `Tensor[]` result in list order.
         source: the user's `file:line`, where the file has it.
+        on_host: the runtime runs it in numpy, between two stages; engines never see it.
     """
 
     name: str
@@ -103,6 +107,7 @@ class StaticNode:
     args: dict[str, Arg]
     outputs: tuple[Value, ...]
     source: str | None = None
+    on_host: bool = False
 
     @property
     def output(self) -> Value:
@@ -161,6 +166,9 @@ class StaticGraph:
         results: all user-visible results in order: tensors and the scalars and Nones between them.
         state_updates: how state changes.
         input_updates: pairs (input, its new contents) for inputs that the user's code mutates.
+        extra: notes of the runtime.
+        cut: where the method goes on once data are there, the graph is a stage, and this is what follows it; only the
+            runtime looks at it.
     """
 
     method: str
@@ -173,6 +181,7 @@ class StaticGraph:
     state_updates: tuple[StateUpdate, ...] = ()
     input_updates: tuple[tuple[Value, Value], ...] = ()
     extra: dict[str, Any] = field(default_factory=dict)
+    cut: Cut | None = None
 
     @property
     def input_shapes(self) -> tuple[tuple[int, ...], ...]:
