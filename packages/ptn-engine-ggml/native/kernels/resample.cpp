@@ -4,6 +4,7 @@
 // resample.linear     inputs [x]; ints [spatial axes, align_corners]; floats [scale factors].
 // resample.cubic      the same.
 // resample.linear_aa, cubic_aa   the same, with antialiasing when shrinking.
+//                     uint8 images are resized in fixed point, one axis after the other, as PyTorch and Pillow do.
 // resample.grid_sample  inputs [x, grid (n, spatial..., 2 or 3)]; ints [interpolation (0 linear, 1 nearest, 2 cubic),
 //                       padding (0 zeros, 1 border, 2 reflection), align_corners].
 // resample.affine_grid  inputs [theta (n, 2, 3) or (n, 3, 4)]; outputs [(n, spatial..., 2 or 3)]; ints [align_corners].
@@ -158,6 +159,14 @@ Taps<C> cubic_taps(std::int64_t in, std::int64_t out, bool align_corners, double
 // The kernel widens with the scale, so that every input pixel counts. Weights are normalised over the taps inside.
 template <typename C>
 Taps<C> antialias_taps(std::int64_t in, std::int64_t out, bool align_corners, double factor, bool cubic) {
+  Taps<C> taps;
+  if (in == out) {  // left alone, whatever the factor
+    for (std::int64_t o = 0; o < out; ++o) {
+      taps.places.push_back(o);
+      taps.weights.push_back(C(1));
+    }
+    return taps;
+  }
   const C scale = pixel_scale<C>(in, out, align_corners, factor);
   const C half = cubic ? C(2) : C(1);
   const C support = scale >= C(1) ? half * scale : half;
@@ -170,7 +179,6 @@ Taps<C> antialias_taps(std::int64_t in, std::int64_t out, bool align_corners, do
     if (x < C(2)) return (((x - C(5)) * x + C(8)) * x - C(4)) * a;
     return C(0);
   };
-  Taps<C> taps;
   taps.count = static_cast<std::int64_t>(std::ceil(support)) * 2 + 1;
   for (std::int64_t o = 0; o < out; ++o) {
     const C center = scale * (static_cast<C>(o) + C(0.5));
@@ -235,26 +243,107 @@ void interpolate(const KernelCall& call, const Sizes& sizes, const std::array<Ta
   }
 }
 
+template <bool kCubic, bool kAntialias, typename C>
+Taps<C> axis_taps(std::int64_t in, std::int64_t out, bool align_corners, double factor) {
+  if constexpr (kAntialias) return antialias_taps<C>(in, out, align_corners, factor, kCubic);
+  if constexpr (kCubic) return cubic_taps<C>(in, out, align_corners, factor);
+  return linear_taps<C>(in, out, align_corners, factor);
+}
+
+// Taps with weights as integers of `bits` binary places: as many as keep the largest below 2^15.
+struct FixedTaps {
+  Taps<std::int64_t> taps;
+  int bits = 0;
+};
+
+FixedTaps fixed_point(Taps<double> taps) {
+  FixedTaps fixed;
+  double largest = 0.0;
+  for (std::size_t first = 0; first < taps.weights.size(); first += static_cast<std::size_t>(taps.count)) {
+    for (std::size_t k = first; k < first + static_cast<std::size_t>(taps.count); ++k) {
+      // Taps that fall on one pixel at an end count as one.
+      for (std::size_t earlier = first; earlier < k; ++earlier) {
+        if (taps.places[earlier] != taps.places[k]) continue;
+        taps.weights[earlier] += taps.weights[k];
+        taps.weights[k] = 0.0;
+        break;
+      }
+    }
+  }
+  for (const double weight : taps.weights) largest = std::max(largest, weight);
+  while (fixed.bits < 22 && static_cast<std::int64_t>(0.5 + largest * (1 << (fixed.bits + 1))) < (1 << 15))
+    ++fixed.bits;
+  fixed.taps.count = taps.count;
+  fixed.taps.places = std::move(taps.places);
+  for (const double weight : taps.weights) {
+    fixed.taps.weights.push_back(static_cast<std::int64_t>((weight < 0.0 ? -0.5 : 0.5) + weight * (1 << fixed.bits)));
+  }
+  return fixed;
+}
+
+// `outer` x `out` x `inner` bytes from `outer` x `in` x `inner`.
+void resize_axis(const FixedTaps& fixed, std::int64_t outer, std::int64_t in, std::int64_t out, std::int64_t inner,
+                 const std::uint8_t* from, std::uint8_t* to) {
+  const Taps<std::int64_t>& taps = fixed.taps;
+  const std::int64_t half = fixed.bits > 0 ? std::int64_t{1} << (fixed.bits - 1) : 0;
+  for (std::int64_t o = 0; o < outer; ++o, from += in * inner) {
+    for (std::int64_t x = 0; x < out; ++x) {
+      for (std::int64_t i = 0; i < inner; ++i) {
+        std::int64_t sum = half;
+        for (std::int64_t k = 0; k < taps.count; ++k) {
+          const std::size_t tap = static_cast<std::size_t>(x * taps.count + k);
+          sum += taps.weights[tap] * from[taps.places[tap] * inner + i];
+        }
+        *to++ = static_cast<std::uint8_t>(std::clamp<std::int64_t>(sum >> fixed.bits, 0, 255));
+      }
+    }
+  }
+}
+
+template <bool kCubic, bool kAntialias>
+void resize_bytes(const KernelCall& call, const Sizes& sizes, bool align_corners, int thread, int threads) {
+  if (sizes.spatial != 2) throw std::invalid_argument("uint8 interpolation takes 2 spatial axes");
+  const std::int64_t height = sizes.in[1], width = sizes.in[2], rows = sizes.out[1], columns = sizes.out[2];
+  const Range range = share(sizes.planes, rows * columns * 8, thread, threads);
+  if (range.empty()) return;
+  const auto across =
+      fixed_point(axis_taps<kCubic, kAntialias, double>(width, columns, align_corners, sizes.factor[2]));
+  const auto down = fixed_point(axis_taps<kCubic, kAntialias, double>(height, rows, align_corners, sizes.factor[1]));
+  std::vector<std::uint8_t> narrowed(static_cast<std::size_t>(height * columns));
+  for (std::int64_t plane = range.begin; plane < range.end; ++plane) {
+    const std::uint8_t* from = call.inputs[0].as<const std::uint8_t>() + plane * height * width;
+    std::uint8_t* to = call.outputs[0].as<std::uint8_t>() + plane * rows * columns;
+    // An axis that keeps its size is left alone, whatever its factor.
+    if (width != columns) {
+      std::uint8_t* target = height == rows ? to : narrowed.data();
+      resize_axis(across, height, width, columns, 1, from, target);
+      from = target;
+    }
+    if (height != rows) {
+      resize_axis(down, 1, height, rows, columns, from, to);
+    } else if (from != to) {
+      std::copy(from, from + height * width, to);
+    }
+  }
+}
+
 template <bool kCubic, bool kAntialias>
 void resize(const KernelCall& call, int thread, int threads) {
   expect_operands(call, 1, 1);
   Parameters parameters(call);
   const Sizes sizes = read_sizes(call, parameters);
   const bool align_corners = parameters.next_int() != 0;
+  if (call.inputs[0].dtype == ScalarType::kByte) {
+    resize_bytes<kCubic, kAntialias>(call, sizes, align_corners, thread, threads);
+    return;
+  }
   dispatch_float(call.inputs[0].dtype, [&](auto tag) {
     using C = typename decltype(tag)::type;
     std::array<Taps<C>, kAxes> taps;
     for (std::size_t a = 0; a < kAxes; ++a) {
-      const std::int64_t in = sizes.in[a], out = sizes.out[a];
-      if (a < static_cast<std::size_t>(kAxes - sizes.spatial)) {
-        taps[a] = Taps<C>{1, {0}, {C(1)}};
-      } else if (kAntialias) {
-        taps[a] = antialias_taps<C>(in, out, align_corners, sizes.factor[a], kCubic);
-      } else if (kCubic) {
-        taps[a] = cubic_taps<C>(in, out, align_corners, sizes.factor[a]);
-      } else {
-        taps[a] = linear_taps<C>(in, out, align_corners, sizes.factor[a]);
-      }
+      taps[a] = a < static_cast<std::size_t>(kAxes - sizes.spatial)
+                    ? Taps<C>{1, {0}, {C(1)}}
+                    : axis_taps<kCubic, kAntialias, C>(sizes.in[a], sizes.out[a], align_corners, sizes.factor[a]);
     }
     interpolate<C>(call, sizes, taps, thread, threads);
   });
@@ -303,7 +392,7 @@ struct Tap {
 
 // The taps along one axis for a normalised coordinate.
 template <typename C>
-int axis_taps(const Sampler<C>& sampler, Interpolation interpolation, C coordinate, std::int64_t size, Tap* taps) {
+int sample_taps(const Sampler<C>& sampler, Interpolation interpolation, C coordinate, std::int64_t size, Tap* taps) {
   const auto inside = [size](std::int64_t i) { return i >= 0 && i < size ? i : -1; };
   const C raw = sampler.unnormalised(coordinate, size);
   if (interpolation == Interpolation::kCubic) {
@@ -342,7 +431,7 @@ void sample_point(const SampleSizes& sizes, const Sampler<C>& sampler, Interpola
   // The grid's last axis holds x, y(, z): x goes with the innermost axis.
   for (int k = 0; k < sizes.spatial; ++k) {
     const std::size_t slot = static_cast<std::size_t>(kAxes - 1 - k);
-    counts[slot] = axis_taps(sampler, interpolation, grid[k], sizes.in[slot], taps[slot].data());
+    counts[slot] = sample_taps(sampler, interpolation, grid[k], sizes.in[slot], taps[slot].data());
   }
   for (std::int64_t c = 0; c < sizes.channels; ++c) {
     const C* plane = plane0 + c * plane_step;

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from collections import Counter
 
-from ptn_runtime.conformance.case import package_bytes
+from ptn_runtime.conformance.case import NOT_IN_TORCH, package_bytes
 from ptn_runtime.conformance.families import all_cases
 from ptn_runtime.lowering.names import canonical_name
 from ptn_runtime.reference.control import OPERATORS as CONTROL
@@ -33,6 +33,11 @@ def test_cases_stand_in_their_operators_family() -> None:
 def test_cases_that_torch_cannot_judge_say_what_is_right() -> None:
     programs = [case for case in all_cases() if case.program is not None]
     assert {str(case) for case in programs if case.expected is None and case.raises is None} == set()
+
+
+def test_operators_that_torch_does_not_have_have_literal_results() -> None:
+    literal = {case.op for case in all_cases() if case.expected is not None}
+    assert {op for op in OPERATORS if op.startswith(NOT_IN_TORCH)} - literal == set()
 
 
 def test_a_package_is_the_same_each_time() -> None:

@@ -8,10 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from ptn_format.dtypes import ScalarType
+
 from ptn_engine_ggml._native import Builder, Tensor
 from ptn_engine_ggml.lower.common import call
 from ptn_engine_ggml.lower.registry import REALS, Outputs, lower
 
+IMAGES = REALS | {ScalarType.BYTE}
 Factors = Sequence[float] | None
 
 
@@ -34,7 +37,7 @@ def _nearest(rank: int, exact: bool, *ops: str) -> None:
     lower(*ops)(lowering)
 
 
-def _weighted(kernel: str, rank: int, *ops: str) -> None:
+def _weighted(kernel: str, rank: int, *ops: str, dtypes: frozenset[ScalarType] = REALS) -> None:
     def lowering(
         b: Builder,
         out: Outputs,
@@ -47,7 +50,7 @@ def _weighted(kernel: str, rank: int, *ops: str) -> None:
         floats = _factors(rank, scale_factors, args)
         return call(b, f"resample.{kernel}", (x,), out, (rank, int(align_corners)), floats)
 
-    lower(*ops, dtypes=REALS)(lowering)
+    lower(*ops, dtypes=dtypes)(lowering)
 
 
 def _both(name: str) -> tuple[str, str]:
@@ -58,11 +61,11 @@ for _rank in (1, 2, 3):
     _nearest(_rank, False, *_both(f"upsample_nearest{_rank}d"))
     _nearest(_rank, True, *_both(f"_upsample_nearest_exact{_rank}d"))
 _weighted("linear", 1, *_both("upsample_linear1d"))
-_weighted("linear", 2, *_both("upsample_bilinear2d"))
+_weighted("linear", 2, *_both("upsample_bilinear2d"), dtypes=IMAGES)
 _weighted("linear", 3, *_both("upsample_trilinear3d"))
-_weighted("cubic", 2, *_both("upsample_bicubic2d"))
-_weighted("linear_aa", 2, *_both("_upsample_bilinear2d_aa"))
-_weighted("cubic_aa", 2, *_both("_upsample_bicubic2d_aa"))
+_weighted("cubic", 2, *_both("upsample_bicubic2d"), dtypes=IMAGES)
+_weighted("linear_aa", 2, *_both("_upsample_bilinear2d_aa"), dtypes=IMAGES)
+_weighted("cubic_aa", 2, *_both("_upsample_bicubic2d_aa"), dtypes=IMAGES)
 
 
 @lower("aten.grid_sampler_2d.default", "aten.grid_sampler_3d.default", "aten.grid_sampler.default", dtypes=REALS)

@@ -92,8 +92,40 @@ def rope() -> Iterator[Case]:
         yield Case(ROPE, dtype.torch_name, {**typed, "interleaved": False, "attention_scale": 1.0})
 
 
+ROTATED = {
+    (False, 1.0): (
+        (0.1063097, -0.8369483, -2.1479521, -1.5967209, -0.75, -0.5, -0.25, 0.0),
+        (-0.3533381, -0.9621264, -0.7072144, 0.5694847, 1.25, 1.5, 1.75, 2.0),
+    ),
+    (False, 1.25): (
+        (0.1328871, -1.0461854, -2.6849401, -1.9959011, -0.75, -0.5, -0.25, 0.0),
+        (-0.4416727, -1.202658, -0.884018, 0.7118559, 1.25, 1.5, 1.75, 2.0),
+    ),
+    (True, 1.0): (
+        (0.3166774, -2.2830277, -0.6175527, -1.4768645, -0.75, -0.5, -0.25, 0.0),
+        (-0.3180581, -0.4597162, -0.9444421, 0.8188584, 1.25, 1.5, 1.75, 2.0),
+    ),
+    (True, 1.25): (
+        (0.3958468, -2.8537846, -0.7719408, -1.8460806, -0.75, -0.5, -0.25, 0.0),
+        (-0.3975727, -0.5746453, -1.1805526, 1.0235731, 1.25, 1.5, 1.75, 2.0),
+    ),
+}
+"""By (interleaved, attention_scale): the rows [-1.75, -1.5, ..., 0] and [0.25, ..., 2] at the positions 1 and 3, their
+first four elements turned by 1 and 0.5 a position. PyTorch computed them in float64 from the formula."""
+
+
+def literal_rope() -> Iterator[Case]:
+    x = np.linspace(-1.75, 2, 16, dtype=np.float32).reshape(1, 1, 2, 8)
+    base = {"input": x, "position_ids": np.array([[1, 3]]), "inv_freq": np.array([1, 0.5], np.float32)}
+    for (interleaved, scale), rows in ROTATED.items():
+        args = {**base, "interleaved": interleaved, "attention_scale": scale}
+        name = f"literal, {'pairs' if interleaved else 'halves'}, scale {scale}"
+        yield Case(ROPE, name, args, (np.array(rows, np.float32).reshape(x.shape),))
+
+
 def cases() -> Iterator[Case]:
     """Every case of the family."""
     yield from attention()
     yield from flash()
     yield from rope()
+    yield from literal_rope()

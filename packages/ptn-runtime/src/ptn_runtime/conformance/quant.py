@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -124,6 +125,53 @@ def packed() -> Iterator[Case]:
         yield Case("ptn.dequantize_packed.default", codec, args, (x @ weight.T,), program=packed_linear, atol=1e-4)
 
 
+GGUF_VALUES = {
+    "q4_k": (
+        "7wCa/zUA0ABrARYAsQBMAff/kgAtAdj/cwAOAbn/VADvAJr/NQDQAGsBFgCxAEwB9/+SAC0B2P9zAA4Buf9UAOT/8P/4/wAACADU"
+        "/9z/5P/w//j/AAAMANT/3P/o//D/+P8EAAwA1P/c/+j/8P/4/wQADADU/+D/6P/w//z/BABJAYb/UwAgAe0BKgD3AMQBAQDOAJsB"
+        "2P+lAHIBr/98AEkBhv9TACAB7QEqAPcAxAEBAM4AmwHY/6UAcgGv/3wAjgDY//T/EAAsAFYAcgCOANj/9P8QADoAVgByALz/2P/0"
+        "/x4AOgBWAHIAvP/Y//T/HgA6AFYAgAC8/9j/AgAeAJUB6P+rAG4BMQKEAEcBCgJdACAB4wE2APkAvAEPANIAlQHo/6sAbgExAoQA"
+        "RwEKAl0AIAHjATYA+QC8AQ8A0gDgAZQCDAPE/zwA8ABoAeABlAIMA8T/eADwAGgBHAKUAgwDAAB4APAAaAEcApQCDAMAAHgA8ACk"
+        "ARwClAJIAwAA+QHe/9MAyAG9AqIAlwGMAnEAZgFbAkAANQEqAg8ABAH5Ad7/0wDIAb0CogCXAYwCcQBmAVsCQAA1ASoCDwAEAcz/"
+        "3v/q//b/AgAUAMD/zP/e/+r/9v8IABQAwP/S/97/6v/8/wgAFADA/9L/3v/q//z/CAAUAMb/0v/e//D//P8="
+    ),
+    "q5_k": (
+        "3wKa/yUC0ABbAxYAoQJMAecBkgAdA9j/YwIOAakBVADfApr/JQLQAFsDFgChAkwB5wGSAB0D2P9jAg4BqQFUAEwA2P/g/ygAMAD8"
+        "/wQATAAYAOD/6P80ADwABADQ/xgAIADs//T/PABEAND/2P8gACwA9P/8/0gAEADY/+T/LABJAYb/4wIgAX0EugL3AFQEAQDOACsE"
+        "2P81AwIEr/8MA0kBhv/jAiABfQS6AvcAVAQBAM4AKwTY/zUDAgSv/wwDGgFkAIAAnAC4AAIA/gAaAWQAYAGcAOb/AgD+AEgAZABg"
+        "Acr/5v/iAP4ASABEAWAByv/GAOIALABIAEQBjgDK/wUE6P+rAG4BMQL0ArcDegRdACAB4wGmAmkDLAQPANIAlQFYAhsD3gOhBIQA"
+        "RwEKAs0CkANTBDYA+QC8AX8CQgN4ACwBZAUcAlQGSAPAA3gALAFkBRwCkAZIA8ADdAQsAWQFWAKQBkgDwAN0BCwBZAVYApAGSAM8"
+        "AHQELAGgBVgCCQXe/9MA2ATNBaIAlwGcBXEAZgFrBVADNQEqAh8DBAH5Ae4C4wPIAb0CsgOXAYwCgQN2BFsCUANFBCoCDwAUBAgA"
+        "GgAmADIAPgDw//z/CAAaACYAMgBEAPD//P8OABoAJgA4AEQA8P/8/w4AGgAmADgARADw/wIADgAaACwAOAA="
+    ),
+    "q6_k": (
+        "afqgBkcC7v2V+cwFcwEa/RH8+ASfAJb/PfskBBsDwv5Q/gACsABg/xD+wAFwACD/0P6AATAA4P+Q/kAB8ACg/+cAYP0Z/9IAiwIE"
+        "/70AdgKf/agAYQKK/UP/TAJ1/S7/fgLA+IL9RAIGB0j9CgLMBm750AGSBjT59v1YBvr4vP0g9A0H6/uJCGf9lPgyBSD0DQfr+4kI"
+        "tgOU+DIFb/oNB1QFoAso+7AJOPlEB8z2VAWgCyj7sAn88EQHzPYY/aALmvyV+3f1OfrbCWYDuAKa/JX7d/U5+oQJZgO4AkP8lfvy"
+        "+dwFeAX0AZAB2v12/fL53AV4BfQBXgHa/Xb94PzcBaH+oAGPAH7/bf5sAVsASv8J/zgBJwDm/9X+BAHDALL/iAIA/fj+8ADoAmD9"
+        "WP9QAcgBwP24/zAAKAIg/pj+kACfAmD4Yf1iAmMHJP0lAiYHF/noAekG2vjb/awGnfie/TYEwPPK+9QD3gto+3IDfAvm9BADGguE"
+        "9I78uAoi9Cz8HP5BBC/0XQJL8gAALg4c/kEEL/RdAoIIAAAuDhP2QQTM9xD86AUAANgJHPn0Asz3EPzoBQAARAQc+fQCOAcQ/E4D"
+        "wQJjAhX/t/46+6wDTgPBAmMCFf+Y+zr7rAMfA8ECggDE/xD//P7IAKoAlgCCAMT/EP/8/r4AqgCWANj/xP8="
+    ),
+}
+"""What ggml's own decoder makes of the block whose byte `i` is `(37 * i + 11) % 256`, with 2**-6 as its scale and 2**-5
+as its scale of minima: 64 times the values as little-endian int16 in base64."""
+
+
+def literal_blocks() -> Iterator[Case]:
+    """One block of each type that the file has an operator for."""
+    for ggml_type, nbytes, scale_at in (("q4_k", 144, 0), ("q5_k", 176, 0), ("q6_k", 210, 208)):
+        block = ((np.arange(nbytes) * 37 + 11) % 256).astype(np.uint8)
+        block[scale_at : scale_at + 2] = np.array([2.0**-6], np.float16).view(np.uint8)
+        if ggml_type != "q6_k":
+            block[2:4] = np.array([2.0**-5], np.float16).view(np.uint8)
+        wide = np.frombuffer(base64.b64decode(GGUF_VALUES[ggml_type]), "<i2").astype(np.float32) / 64
+        for dtype in (T.FLOAT, T.HALF, T.BFLOAT16):
+            args = {"weight": block.reshape(1, -1), "ggml_type": ggml_type, "output_dtype": dtype}
+            expected = (wide.reshape(1, -1).astype(dtype.numpy),)
+            yield Case("torchao.dequantize_gguf.default", f"{ggml_type}, literal, {dtype.torch_name}", args, expected)
+
+
 def blocks_and_nibbles() -> Iterator[Case]:
     for ggml_type, nbytes, places in (("q4_k", 144, (0,)), ("q5_k", 176, (0,)), ("q6_k", 210, (208,))):
         weight = integers(3, 2, nbytes, dtype=T.BYTE, low=0, high=256)
@@ -163,6 +211,36 @@ def blocks_and_nibbles() -> Iterator[Case]:
     yield Case("quantized_decomposed.embedding_4bit.default", "out of range", beyond, raises="IndexOutOfRangeError")
 
 
+def chosen(prefix: str) -> Iterator[Case]:
+    """Ranges for tensors and for their rows."""
+    sources = {
+        "mixed signs": floats(4, 6, low=-3, high=9),
+        "positive": floats(2, 3, low=2, high=5),
+        "negative": floats(2, 3, low=-5, high=-2),
+        "zeros": np.zeros((2, 3), np.float32),
+        "infinite": np.array([[1, -np.inf], [np.inf, 3]], np.float32),
+        "NaN": np.array([[1, np.nan], [2, 3]], np.float32),
+    }
+    sources |= {f"{dtype.torch_name}": floats(4, 6, dtype=dtype, low=-3, high=9) for dtype in (T.HALF, T.BFLOAT16)}
+    limits = {T.CHAR: {"quant_min": -128, "quant_max": 127}, T.BYTE: {"quant_min": 0, "quant_max": 255}}
+    for name, x in sources.items():
+        # Integers made of NaN are what the processor makes of them.
+        free = frozenset() if np.isfinite(x.astype(np.float32)).all() else frozenset({1})
+        for dtype, bounds in limits.items():
+            args = {"input": x, **bounds, "eps": 1e-5, "dtype": dtype}
+            for op in (f"{prefix}.tensor", f"{prefix}_symmetric.tensor"):
+                yield Case(op, f"{name}, {dtype.torch_name}", args, free_results=free)
+        row = {"input": x, "dtype": T.CHAR}
+        implementation = prefix.replace("choose", "_choose") + "_per_token_asymmetric_impl"
+        for op in (f"{prefix}_per_token", f"{prefix}_per_token_asymmetric", implementation):
+            yield Case(f"{op}.default", name, row, free_results=free)
+    ends = {"input": np.array([-1, 4], np.float32), "quant_min": -128, "quant_max": 127, "eps": 1e-5, "dtype": T.CHAR}
+    step = float(np.float32(5) / np.float32(255))
+    yield Case(f"{prefix}.tensor", "literal", ends, (np.array([step]), np.array([-77])))
+    half = {**ends, "input": np.array([-1, 127.5], np.float32)}
+    yield Case(f"{prefix}_symmetric.tensor", "literal", half, (np.array([1.0]), np.array([0])))
+
+
 def decomposed() -> Iterator[Case]:
     """PyTorch's own quantisation operators."""
     prefix = "quantized_decomposed"
@@ -194,6 +272,7 @@ def decomposed() -> Iterator[Case]:
     yield Case(f"{prefix}.quantize_per_token.default", "int8", {"input": x, **token, **limits})
     back = {"input": q, **token, **limits, "output_dtype": T.FLOAT}
     yield Case(f"{prefix}.dequantize_per_token.default", "int8", back)
+    yield from chosen(f"{prefix}.choose_qparams")
     groups = {"scales": floats(3, 2, low=0.05, high=0.2), "zero_points": integers(3, 2, dtype=T.INT, low=-3, high=4)}
     yield Case(
         f"{prefix}.quantize_per_channel_group.default", "groups of 4", {"input": x, **groups, **limits, "group_size": 4}
@@ -208,6 +287,7 @@ def cases() -> Iterator[Case]:
     """Every case of the family."""
     yield from packed()
     yield from blocks_and_nibbles()
+    yield from literal_blocks()
     yield from decomposed()
     x = floats(2, 3, 32)
     for mapping in ("SYMMETRIC", "ASYMMETRIC", "SYMMETRIC_NO_CLIPPING_ERR"):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
 from ptn_format.dtypes import ScalarType as T
 
-from ptn_runtime.conformance.case import Case, floats
+from ptn_runtime.conformance.case import Case, floats, integers
 
 NEAREST = ("upsample_nearest", "_upsample_nearest_exact")
 SMOOTH = {"linear1d": 1, "bilinear2d": 2, "bicubic2d": 2, "trilinear3d": 3}
@@ -47,6 +48,28 @@ def by_rank() -> Iterator[Case]:
         yield Case(f"aten.{name}.default", "float16", half)
 
 
+def byte_images() -> Iterator[Case]:
+    """uint8 is resized in fixed point, one axis after the other, each rounded to uint8: no result may differ."""
+    x = integers(2, 3, 7, 9, dtype=T.BYTE, low=0, high=256)
+    stark = integers(1, 5, 8, 6, dtype=T.BYTE, low=0, high=2) * np.uint8(255)  # overshoots are clipped
+    for kind in ("upsample_bilinear2d", "upsample_bicubic2d", "_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa"):
+        for align in (False, True):
+            corners = "corners" if align else "centres"
+            for size in ((14, 5), (3, 20), (7, 13), (7, 9)):
+                args = {"self": x, "output_size": size, "align_corners": align}
+                yield Case(f"aten.{kind}.default", f"uint8 to {list(size)}, {corners}", args)
+            args = {"self": stark, "output_size": (19, 4), "align_corners": align}
+            yield Case(f"aten.{kind}.default", f"uint8, black and white, {corners}", args)
+            factors = {"input": x, "output_size": None, "align_corners": align, "scale_factors": (1.7, 0.6)}
+            yield Case(f"aten.{kind}.vec", f"uint8 by factors, {corners}", factors)
+        # A factor does not matter where the size stays: PyTorch leaves the axis out.
+        if kind != "upsample_bicubic2d":
+            same = {"self": floats(1, 2, 5, 6), "output_size": (5, 11), "align_corners": False}
+            yield Case(
+                f"aten.{kind}.default", "factors of an axis that stays", {**same, "scales_h": 1.1, "scales_w": 1.9}
+            )
+
+
 def grids() -> Iterator[Case]:
     x = floats(1, 2, 3, 4, 5)
     grid = floats(1, 2, 3, 2, 3, low=-1.3, high=1.3, seed=1)
@@ -69,6 +92,7 @@ def grids() -> Iterator[Case]:
 def cases() -> Iterator[Case]:
     """Every case of the family."""
     yield from by_rank()
+    yield from byte_images()
     yield from grids()
     x = floats(2, 3, 7, 9)
     nearest, bilinear = "aten.upsample_nearest2d.vec", "aten.upsample_bilinear2d.vec"

@@ -273,6 +273,65 @@ def dequantize_per_channel(
     return finish(widen(x).astype(np.float32, copy=False) * widen(_on_axis(scales, input.ndim, axis)), out.dtype)
 
 
+@kernel("quantized_decomposed.choose_qparams.tensor")
+def choose_qparams(
+    out: Outputs, input: Array, quant_min: int, quant_max: int, eps: float, dtype: ScalarType
+) -> tuple[Array, Array]:
+    low, high = _range_with_zero(input)
+    step = _Stepwise(scalar_type(input))
+    scale = np.maximum(step(step(high - low) / np.float32(quant_max - quant_min)), np.float32(eps))
+    # PyTorch goes by way of int32, where the difference may wrap, and clamps afterwards.
+    below = np.asarray(np.int32(quant_min) - cast(np.rint(low / scale), np.dtype(np.int32)))
+    zero_point = np.minimum(np.maximum(below.astype(np.int64), quant_min), quant_max)
+    return scale.astype(np.float64).reshape(1), zero_point.reshape(1)
+
+
+@kernel("quantized_decomposed.choose_qparams_symmetric.tensor")
+def choose_qparams_symmetric(
+    out: Outputs, input: Array, quant_min: int, quant_max: int, eps: float, dtype: ScalarType
+) -> tuple[Array, Array]:
+    low, high = _range_with_zero(input)
+    step = _Stepwise(scalar_type(input))
+    scale = np.maximum(step(np.maximum(-low, high) / np.float32((quant_max - quant_min) / 2)), np.float32(eps))
+    middle = 128 if ScalarType(dtype) is ScalarType.BYTE else 0
+    return scale.astype(np.float64).reshape(1), np.array([middle])
+
+
+def _range_with_zero(input: Array) -> tuple[Array, Array]:
+    """The least and the largest element, or 0 where that lies outside."""
+    x = widen(input)
+    return np.minimum(x.min(), np.float32(0)), np.maximum(x.max(), np.float32(0))
+
+
+@kernel("quantized_decomposed.choose_qparams_per_token.default")
+def choose_qparams_per_token(out: Outputs, input: Array, dtype: ScalarType) -> tuple[Array, Array]:
+    largest = np.abs(widen(input)).max(axis=-1, keepdims=True)
+    kind = scalar_type(input)
+    # Half is computed in float32, since its range is narrow; bfloat16 is not.
+    step = _Stepwise(FLOAT if kind is ScalarType.HALF else kind)
+    least = step(np.asarray(1e-5, largest.dtype))
+    return step(step(np.maximum(largest, least)) / 127).astype(np.float64), np.zeros(out[1].shape, np.int64)
+
+
+@kernel(
+    "quantized_decomposed.choose_qparams_per_token_asymmetric.default",
+    "quantized_decomposed._choose_qparams_per_token_asymmetric_impl.default",
+)
+def choose_qparams_per_token_asymmetric(out: Outputs, input: Array, dtype: ScalarType) -> tuple[Array, Array]:
+    x = widen(input)
+    step = _Stepwise(scalar_type(input))
+    low = np.minimum(x.min(axis=-1, keepdims=True), 0)
+    high = np.maximum(x.max(axis=-1, keepdims=True), 0)
+    scale = step(step(high - low) / 255)
+    scale = np.maximum(scale, step(np.asarray(np.finfo(np.float32).eps, scale.dtype)))
+    from_low, from_high = step(low / scale), step(high / scale)
+    # The end that an integer zero point moves less decides.
+    errors = step(step(-128 + from_low) + step(127 + from_high))
+    zero_point = np.where(errors > 0, step(-128 - from_low), step(127 - from_high))
+    zero_point = np.rint(np.minimum(np.maximum(zero_point, -128), 127))
+    return scale.astype(np.float64), cast(zero_point, np.dtype(np.int64))
+
+
 @kernel("quantized_decomposed.quantize_per_token.default")
 def quantize_per_token(
     out: Outputs,

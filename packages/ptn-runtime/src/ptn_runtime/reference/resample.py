@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from ptn_format.dtypes import ScalarType
 
 from ptn_runtime.reference._numerics import at, finish, widen
 from ptn_runtime.reference.registry import Array, Outputs, kernel
@@ -90,7 +91,7 @@ def _mix(x: Array, axis: int, places: Sequence[Array], weights: Sequence[Array])
 
 def _linear(x: Array, axis: int, count: int, align_corners: bool, scale: float | None) -> Array:
     size = x.shape[axis]
-    if size == count and (align_corners or scale is None or scale == 1):
+    if size == count:  # whatever the scale
         return x
     where = np.maximum(_source_places(size, count, align_corners, scale, x.dtype), 0)
     low = np.minimum(where.astype(np.int64), size - 1)
@@ -122,26 +123,79 @@ def _cubic(x: Array, axis: int, count: int, align_corners: bool, scale: float | 
     return _mix(x, axis, places, cubic_weights(where - low))
 
 
-def _antialiased(support: float, filter_: Callable[[Array], Array]) -> Callable[..., Array]:
-    """An axis function that widens its filter where the image shrinks, as Pillow does."""
+def _antialiased_weights(
+    size: int, count: int, align_corners: bool, scale: float | None, support: int, filter_: Callable[[Array], Array]
+) -> Array:
+    """A matrix [count, size] of weights: the filter widens where the image shrinks, as in Pillow."""
+    step = _exact_step(size, count, align_corners, scale)
+    reach = support * max(step, 1.0)
+    inverse = 1.0 / step if step >= 1.0 else 1.0
+    weights = np.zeros((count, size), np.float64)
+    for row in range(count):
+        centre = step * (row + 0.5)
+        first = max(int(centre - reach + 0.5), 0)
+        last = min(int(centre + reach + 0.5), size)
+        values = filter_((np.arange(first, last) - centre + 0.5) * inverse)
+        total = values.sum()
+        weights[row, first:last] = values / total if total else values
+    return weights
+
+
+def _neighbour_weights(
+    size: int, count: int, align_corners: bool, scale: float | None, support: int, filter_: Callable[[Array], Array]
+) -> Array:
+    """A matrix [count, size] of weights of the `2 * support` nearest elements; beyond the ends stand the last ones."""
+    step = _exact_step(size, count, align_corners, scale)
+    at = np.arange(count, dtype=np.float64)
+    where = at * step if align_corners else step * (at + 0.5) - 0.5
+    if support == 1:
+        where = np.maximum(where, 0)
+    low = np.minimum(np.floor(where), size - 1)
+    fraction = np.clip(where - low, 0, 1)
+    weights = np.zeros((count, size), np.float64)
+    for shift in range(1 - support, support + 1):
+        places = np.clip(low.astype(np.int64) + shift, 0, size - 1)
+        np.add.at(weights, (np.arange(count), places), filter_(shift - fraction))
+    return weights
+
+
+def _exact_step(size: int, count: int, align_corners: bool, scale: float | None) -> float:
+    """Source elements per result element in float64."""
+    if align_corners:
+        return (size - 1) / (count - 1) if count > 1 else 0.0
+    return 1.0 / scale if scale is not None and scale > 0 else size / count
+
+
+def _antialiased(support: int, filter_: Callable[[Array], Array]) -> Callable[..., Array]:
+    """An axis function over `_antialiased_weights`."""
+
+    def resize(x: Array, axis: int, count: int, align_corners: bool, scale: float | None) -> Array:
+        if x.shape[axis] == count:
+            return x
+        weights = _antialiased_weights(x.shape[axis], count, align_corners, scale, support, filter_)
+        return np.moveaxis(np.tensordot(weights.astype(x.dtype), x, axes=(1, axis)), 0, axis)
+
+    return resize
+
+
+def _fixed_point(weigh: Callable[..., Array], support: int, filter_: Callable[[Array], Array]) -> Callable[..., Array]:
+    """An axis function for uint8: weights of at most 15 bits, each axis rounded to uint8, as PyTorch and Pillow do.
+
+    Sums are at most 2**31, so float64 holds them exactly.
+    """
 
     def resize(x: Array, axis: int, count: int, align_corners: bool, scale: float | None) -> Array:
         size = x.shape[axis]
-        if align_corners:
-            step = (size - 1) / (count - 1) if count > 1 else 0.0
-        else:
-            step = 1.0 / scale if scale is not None and scale > 0 else size / count
-        reach = support * max(step, 1.0)
-        inverse = 1.0 / step if step >= 1.0 else 1.0
-        weights = np.zeros((count, size), np.float64)
-        for row in range(count):
-            centre = step * (row + 0.5)
-            first = max(int(centre - reach + 0.5), 0)
-            last = min(int(centre + reach + 0.5), size)
-            values = filter_((np.arange(first, last) - centre + 0.5) * inverse)
-            total = values.sum()
-            weights[row, first:last] = values / total if total else values
-        return np.moveaxis(np.tensordot(weights.astype(x.dtype), x, axes=(1, axis)), 0, axis)
+        if size == count:
+            return x
+        weights = weigh(size, count, align_corners, scale, support, filter_)
+        bits, largest = 0, weights.max()
+        while bits < 22 and int(0.5 + largest * 2.0 ** (bits + 1)) < 2**15:
+            bits += 1
+        whole = np.trunc(weights * 2.0**bits + np.where(weights < 0, -0.5, 0.5))
+        sums = np.tensordot(whole, x.astype(np.float64), axes=(1, axis))
+        rounded = np.floor((sums + 2.0 ** (bits - 1)) / 2.0**bits)
+        return np.moveaxis(np.clip(rounded, 0, 255).astype(np.uint8), 0, axis)
 
     return resize
 
@@ -150,19 +204,29 @@ def _triangle(d: Array) -> Array:
     return np.asarray(np.maximum(1 - np.abs(d), 0))
 
 
-def _keys(d: Array) -> Array:
-    """Keys' kernel with a = -0.5, as Pillow uses."""
-    d = np.abs(d)
-    near = (1.5 * d - 2.5) * d * d + 1
-    far = (((d - 5) * d + 8) * d - 4) * -0.5
-    return np.where(d < 1, near, np.where(d < 2, far, 0))
+def _keys(a: float) -> Callable[[Array], Array]:
+    """Keys' kernel over two elements to either side."""
+
+    def weight(d: Array) -> Array:
+        d = np.abs(d)
+        near = ((a + 2) * d - (a + 3)) * d * d + 1
+        far = (((d - 5) * d + 8) * d - 4) * a
+        return np.where(d < 1, near, np.where(d < 2, far, 0))
+
+    return weight
 
 
-def _register_smooth(name: str, rank: int, resize: Callable[..., Array]) -> None:
+def _register_smooth(
+    name: str, rank: int, resize: Callable[..., Array], resize_bytes: Callable[..., Array] | None = None
+) -> None:
     def run(out: Outputs, x: Array, align_corners: bool, scales: Sequence[float | None]) -> Array:
-        x = widen(x)
+        along = resize
+        if out.dtype is ScalarType.BYTE and resize_bytes is not None:
+            along = resize_bytes
+        else:
+            x = widen(x)
         for axis in range(x.ndim - 1, 1, -1):
-            x = resize(x, axis, out.shape[axis], align_corners, scales[axis - 2])
+            x = along(x, axis, out.shape[axis], align_corners, scales[axis - 2])
         return finish(np.ascontiguousarray(x), out.dtype)
 
     @kernel(f"aten.{name}.vec")
@@ -176,12 +240,17 @@ def _register_smooth(name: str, rank: int, resize: Callable[..., Array]) -> None
         return run(out, self, align_corners, _named(scales, rank))
 
 
+# PyTorch takes a = -0.75 as other libraries do, Pillow's -0.5 where it antialiases as Pillow does.
+_SMOOTH, _PILLOW = _keys(-0.75), _keys(-0.5)
+
 _register_smooth("upsample_linear1d", 1, _linear)
-_register_smooth("upsample_bilinear2d", 2, _linear)
+_register_smooth("upsample_bilinear2d", 2, _linear, _fixed_point(_neighbour_weights, 1, _triangle))
 _register_smooth("upsample_trilinear3d", 3, _linear)
-_register_smooth("upsample_bicubic2d", 2, _cubic)
-_register_smooth("_upsample_bilinear2d_aa", 2, _antialiased(1.0, _triangle))
-_register_smooth("_upsample_bicubic2d_aa", 2, _antialiased(2.0, _keys))
+_register_smooth("upsample_bicubic2d", 2, _cubic, _fixed_point(_neighbour_weights, 2, _SMOOTH))
+_register_smooth(
+    "_upsample_bilinear2d_aa", 2, _antialiased(1, _triangle), _fixed_point(_antialiased_weights, 1, _triangle)
+)
+_register_smooth("_upsample_bicubic2d_aa", 2, _antialiased(2, _PILLOW), _fixed_point(_antialiased_weights, 2, _PILLOW))
 
 
 # --- sampling at given places -----------------------------------------------------------------------------------

@@ -274,6 +274,45 @@ def dequantize_per_channel(
     return _dequantized(input, dtype, out_dtype)
 
 
+@shape_rule("quantized_decomposed.choose_qparams.tensor", "quantized_decomposed.choose_qparams_symmetric.tensor")
+def choose_qparams(
+    input: Tensor, quant_min: int, quant_max: int, eps: float, dtype: ScalarType
+) -> tuple[TensorSpec, TensorSpec]:
+    _require_reduced_or_single(input)
+    require(quant_min < quant_max, f"quant_min {quant_min} must be smaller than quant_max {quant_max}")
+    require(element_count(input.shape) > 0, "no range can be chosen for a tensor without elements")
+    return TensorSpec(ScalarType.DOUBLE, (1,)), TensorSpec(ScalarType.LONG, (1,))
+
+
+@shape_rule("quantized_decomposed.choose_qparams_per_token.default")
+def choose_qparams_per_token(input: Tensor, dtype: ScalarType) -> tuple[TensorSpec, TensorSpec]:
+    """PyTorch declares these types to `torch.export`, although eager mode gives narrower ones: files hold these."""
+    if ScalarType(dtype) is not ScalarType.CHAR:
+        raise ValueError(f"dtype must be int8, got {ScalarType(dtype).torch_name}")
+    return _token_parameters(input)
+
+
+@shape_rule(
+    "quantized_decomposed.choose_qparams_per_token_asymmetric.default",
+    "quantized_decomposed._choose_qparams_per_token_asymmetric_impl.default",
+)
+def choose_qparams_per_token_asymmetric(input: Tensor, dtype: ScalarType) -> tuple[TensorSpec, TensorSpec]:
+    return _token_parameters(input)
+
+
+def _require_reduced_or_single(input: Tensor) -> None:
+    if input.dtype not in (FLOAT, ScalarType.HALF, BFLOAT16):
+        raise ValueError(f"input must be float32, float16 or bfloat16, got {input.dtype.torch_name}")
+
+
+def _token_parameters(input: Tensor) -> tuple[TensorSpec, TensorSpec]:
+    if not input.dtype.is_floating_point:
+        raise ValueError(f"input must be floating point, got {input.dtype.torch_name}")
+    require(len(input.shape) > 0 and input.shape[-1] > 0, f"{list(input.shape)} has no rows of elements")
+    rows = (*input.shape[:-1], 1)
+    return TensorSpec(ScalarType.DOUBLE, rows), TensorSpec(ScalarType.LONG, rows)
+
+
 @shape_rule("quantized_decomposed.quantize_per_token.default")
 def quantize_per_token(
     input: Tensor, scales: Tensor, zero_points: Tensor, quant_min: int, quant_max: int, dtype: ScalarType

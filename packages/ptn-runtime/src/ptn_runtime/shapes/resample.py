@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from ptn_format.dtypes import ScalarType
+
 from ptn_runtime.shapes import Tensor, TensorSpec, shape_rule
 from ptn_runtime.shapes._broadcast import require
 
@@ -25,10 +27,12 @@ def scaled_sizes(sizes: Sequence[int], output_size: Sizes | None, scale_factors:
     return tuple(math.floor(float(size) * scale) for size, scale in zip(sizes, scale_factors, strict=True))
 
 
-def _interpolated(input: Tensor, output_size: Sizes | None, scale_factors: Scales | None = None) -> TensorSpec:
-    if not input.dtype.is_floating_point:
-        # PyTorch interpolates uint8 in fixed point, with roundings that depend on the processor.
-        raise ValueError(f"expected a floating-point image, got {input.dtype.torch_name}; cast it first")
+def _interpolated(
+    input: Tensor, output_size: Sizes | None, scale_factors: Scales | None = None, *, or_bytes: bool = False
+) -> TensorSpec:
+    if not (input.dtype.is_floating_point or (or_bytes and input.dtype is ScalarType.BYTE)):
+        expected = "a floating-point or uint8 image" if or_bytes else "a floating-point image"
+        raise ValueError(f"expected {expected}, got {input.dtype.torch_name}; cast it first")
     return _resized(input, output_size, scale_factors)
 
 
@@ -52,18 +56,23 @@ def upsample_nearest_vec(input: Tensor, output_size: Sizes | None, scale_factors
     return _resized(input, output_size, scale_factors)
 
 
-@shape_rule(
-    "aten.upsample_linear1d.vec",
-    "aten.upsample_bilinear2d.vec",
-    "aten.upsample_trilinear3d.vec",
-    "aten.upsample_bicubic2d.vec",
-    "aten._upsample_bilinear2d_aa.vec",
-    "aten._upsample_bicubic2d_aa.vec",
-)
+@shape_rule("aten.upsample_linear1d.vec", "aten.upsample_trilinear3d.vec")
 def upsample_linear_vec(
     input: Tensor, output_size: Sizes | None, align_corners: bool, scale_factors: Scales | None
 ) -> TensorSpec:
     return _interpolated(input, output_size, scale_factors)
+
+
+@shape_rule(
+    "aten.upsample_bilinear2d.vec",
+    "aten.upsample_bicubic2d.vec",
+    "aten._upsample_bilinear2d_aa.vec",
+    "aten._upsample_bicubic2d_aa.vec",
+)
+def upsample_image_vec(
+    input: Tensor, output_size: Sizes | None, align_corners: bool, scale_factors: Scales | None
+) -> TensorSpec:
+    return _interpolated(input, output_size, scale_factors, or_bytes=True)
 
 
 @shape_rule("aten.upsample_nearest1d.default", "aten._upsample_nearest_exact1d.default")
@@ -107,7 +116,7 @@ def upsample_bilinear2d(
     scales_h: float | None = None,
     scales_w: float | None = None,
 ) -> TensorSpec:
-    return _interpolated(self, output_size)
+    return _interpolated(self, output_size, or_bytes=True)
 
 
 @shape_rule("aten.upsample_trilinear3d.default")
