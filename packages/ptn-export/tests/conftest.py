@@ -19,7 +19,7 @@ import torch
 from ptn_export import NativeProgram, to_native
 from ptn_format import graph as g
 from ptn_format.package import open_package
-from ptn_format.signature import SIGNATURE_KEY, Signature, build
+from ptn_format.signature import SIGNATURE_KEY, Container, Leaf, Signature, Tree, build
 from ptn_format.validate import validate_program
 from ptn_runtime.errors import UnsupportedMethodError
 from torch.utils import _pytree as pytree
@@ -166,11 +166,17 @@ def _tensors(value: Any) -> Any:
 
 
 def _bind(signature: Signature, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
-    """The flat inputs: every leaf in order that is not fixed."""
+    """The flat inputs: every leaf in order that is not fixed; numbers as tensors of no axes."""
     positional = [p for p in signature.parameters if not p.keyword_only]
     assert len(positional) == len(args)
     values = [*args, *(kwargs[p.name] for p in signature.parameters if p.keyword_only)]
-    return [leaf for leaf in pytree.tree_leaves(values) if isinstance(leaf, torch.Tensor)]
+    trees = [tree for p in signature.parameters for tree in _flat(p.tree)]
+    pairs = zip(trees, pytree.tree_leaves(values), strict=True)
+    return [torch.as_tensor(leaf) for tree, leaf in pairs if isinstance(tree, Leaf)]
+
+
+def _flat(tree: Tree) -> list[Tree]:
+    return [leaf for item in tree.items for leaf in _flat(item)] if isinstance(tree, Container) else [tree]
 
 
 def assert_same(actual: Any, expected: Any, *, side: str = "", **tolerance: Any) -> None:
@@ -200,10 +206,9 @@ def check_module(
     """Exports `module` and compares calls in sequence with `args`, then each of `more`, with eager PyTorch.
 
     The package's graph runs with PyTorch's own operators, and in the runtime on each of `engines`. State that the
-    module keeps is carried from call to call on all sides. `engines=()` is for programs that only a runtime with sizes
-    that depend on data could run. An engine among `refused` must refuse the method, with a reason that the pattern
-    describes. `expect` gets the result of the first call, from every side, for what is known without running eager
-    mode. `exact` demands equality, to the bit, of PyTorch's own operators.
+    module keeps is carried from call to call on all sides. An engine among `refused` must refuse the method, with a
+    reason that the pattern describes. `expect` gets the result of the first call, from every side, for what is known
+    without running eager mode. `exact` demands equality, to the bit, of PyTorch's own operators.
     """
     kwargs = kwargs or {}
     with warnings.catch_warnings(action="ignore"):  # PyTorch's own, about its own layers

@@ -190,7 +190,7 @@ class Sliced(nn.Module):
 
 
 def test_ranges_of_sizes_that_are_read_from_data(check):
-    native = check(Sliced(), (torch.randn(6), torch.tensor(3)), (torch.randn(6), torch.tensor(4)), engines=())
+    native = check(Sliced(), (torch.randn(6), torch.tensor(3)), (torch.randn(6), torch.tensor(4)))
     assert dims(native, native.program.methods[0].graph.outputs[0]) == (Dim(2, 4),)
 
 
@@ -213,6 +213,6 @@ class Selection(nn.Module):
 
 
 def test_sizes_that_depend_on_data(check):
-    native = check(Selection(), (torch.tensor([1.0, -1.0, 3.0, 0.0]),), (-torch.ones(4),), (torch.ones(4),), engines=())
+    native = check(Selection(), (torch.tensor([1.0, -1.0, 3.0, 0.0]),), (-torch.ones(4),), (torch.ones(4),))
     for name in native.program.methods[0].graph.outputs:
         assert dims(native, name)[0] == Dim(0, 4)

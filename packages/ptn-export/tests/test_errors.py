@@ -100,16 +100,6 @@ def test_constants_without_data():
     assert "'bias'" in text
 
 
-def test_numbers_that_vary_from_call_to_call():
-    class Model(nn.Module):
-        def forward(self, x, n: int):
-            return x * n
-
-    error = refusal(Model(), torch.ones(3), 5, dynamic_shapes=(None, torch.export.Dim.DYNAMIC))
-    assert "it is a number that may change from call to call" in str(error)
-    assert "pass it as a 0-d tensor" in str(error)
-
-
 def test_parameter_mutation():
     class Model(nn.Module):
         def __init__(self):

@@ -8,12 +8,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from ptn_format.dtypes import ScalarType
 from ptn_format.graph import (
     Argument,
     Graph,
     GraphArg,
+    IntArg,
     NamedArgument,
     Node,
+    NoneArg,
     OpKind,
     Output,
     OutputValueKind,
@@ -24,12 +27,21 @@ from ptn_format.signature import SOURCE_KEY
 from torch import fx
 
 from ptn_export.arguments import ArgumentError, encode, encode_call
-from ptn_export.dims import Ranges, tensor_meta
+from ptn_export.dims import Ranges, number_range, tensor_meta
 from ptn_export.errors import Problem
 from ptn_export.source import source_of
 
 __all__ = ["Body", "Problems"]
 
+NUMBER_TYPES = {
+    OutputValueKind.INT: ScalarType.LONG,
+    OutputValueKind.FLOAT: ScalarType.DOUBLE,
+    OutputValueKind.BOOL: ScalarType.BOOL,
+}
+"""The element types of inputs that are numbers."""
+
+_ITEM = "torch.ops.aten._local_scalar_dense.default"
+_RANGE = "torch.ops.aten.sym_constrain_range.default"
 _SCALAR_MODULES = ("_operator", "builtins", "math", "torch")
 _HIGHER_ORDER = ("cond", "map_impl", "scan", "while_loop")
 
@@ -70,6 +82,7 @@ class Body:
         self._taken = {node.name for node in module.graph.nodes}
         self._names: dict[fx.Node, str] = {}
         self._elements: dict[fx.Node, tuple[str, ...]] = {}
+        self._numbers: list[fx.Node] = []
         self.nodes: list[Node] = []
         self.tensor_values: dict[str, TensorMeta] = {}
 
@@ -101,8 +114,41 @@ class Body:
             Node(node.name, OpKind.PLACEHOLDER, outputs=(Output(node.name, kind),), metadata=metadata or {})
         )
 
+    def number(self, node: fx.Node, metadata: dict[str, str] | None = None) -> None:
+        """Adds an input that is a number: a tensor of no axes, whose item the graph reads, within its declared range.
+
+        Args:
+            node: an fx placeholder of a symbolic number.
+            metadata: the file's metadata of the placeholder.
+        """
+        kind = self._kind(node, node.meta.get("val"))
+        self.nodes.append(Node(node.name, OpKind.PLACEHOLDER, outputs=(Output(node.name),), metadata=metadata or {}))
+        self.tensor_values[node.name] = TensorMeta(NUMBER_TYPES[kind], ())
+        self._names[node] = self._fresh(f"{node.name}_item")
+        self._numbers.append(node)
+
+    def _items(self) -> None:
+        """Adds the calls that read inputs which are numbers, and check their ranges."""
+        for node in self._numbers:
+            value, name = node.meta.get("val"), self._names[node]
+            item = (NamedArgument("self", TensorArg(node.name)),)
+            output = (Output(name, self._kind(node, value)),)
+            self.nodes.append(Node(name, OpKind.CALL_FUNCTION, _ITEM, item, output))
+            low, high = number_range(value, self._ranges) if isinstance(value, torch.SymInt) else (None, None)
+            if low is None and high is None:
+                continue
+            arguments = (
+                NamedArgument("size", IntArg(ref=name)),
+                *(
+                    NamedArgument(end, NoneArg() if n is None else IntArg(n))
+                    for end, n in (("min", low), ("max", high))
+                ),
+            )
+            self.nodes.append(Node(self._fresh(f"{node.name}_range"), OpKind.CALL_FUNCTION, _RANGE, arguments, ()))
+
     def calls(self) -> None:
         """Adds every call of the graph in order."""
+        self._items()
         for node in self._module.graph.nodes:
             if node.op == "call_function" and not _is_element(node):
                 self._call(node)

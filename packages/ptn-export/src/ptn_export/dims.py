@@ -11,7 +11,16 @@ from ptn_format.dtypes import ScalarType
 from ptn_format.graph import Dim, TensorMeta
 from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
 
-__all__ = ["SCALAR_TYPES", "Ranges", "dim_of", "expression_of", "is_static_true", "same_size", "tensor_meta"]
+__all__ = [
+    "SCALAR_TYPES",
+    "Ranges",
+    "dim_of",
+    "expression_of",
+    "is_static_true",
+    "number_range",
+    "same_size",
+    "tensor_meta",
+]
 
 Ranges = Mapping[Any, Any]
 """The declared range of each symbol and of each derived axis: what `ExportedProgram.range_constraints` holds."""
@@ -59,6 +68,19 @@ def dim_of(size: int | torch.SymInt, ranges: Ranges) -> Dim:
     if upper is None or upper > _LARGEST_DIM:
         return Dim(min(lower, _LARGEST_DIM), -1)
     return Dim(lower, max(upper, lower))
+
+
+def number_range(value: torch.SymInt, ranges: Ranges) -> tuple[int | None, int | None]:
+    """The least and the largest value of an integer that is an input; None where it has no bound."""
+    expression = expression_of(value)
+    bounds = ranges.get(expression)
+    if bounds is None:
+        return None, None
+    lower, upper = _finite(bounds.lower), _finite(bounds.upper)
+    return (
+        None if lower is None or lower < -_LARGEST_DIM else lower,
+        None if upper is None or upper > _LARGEST_DIM else upper,
+    )
 
 
 def _with_roots(ranges: Ranges) -> dict[Any, Any]:

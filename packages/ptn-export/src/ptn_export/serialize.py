@@ -19,7 +19,14 @@ from ptn_format.graph import (
 from ptn_format.signature import NAME_KEY, SIGNATURE_KEY, Constant, Leaf, Signature, Tree, named_leaves
 from torch import fx
 from torch.export import ExportedProgram
-from torch.export.graph_signature import ConstantArgument, CustomObjArgument, TensorArgument
+from torch.export.graph_signature import (
+    ConstantArgument,
+    CustomObjArgument,
+    SymBoolArgument,
+    SymFloatArgument,
+    SymIntArgument,
+    TensorArgument,
+)
 from torch.export.graph_signature import InputKind as TorchInput
 from torch.export.graph_signature import OutputKind as TorchOutput
 
@@ -37,6 +44,9 @@ _CONSTANT_KINDS = {
     TorchInput.BUFFER: InputKind.BUFFER,
     TorchInput.CONSTANT_TENSOR: InputKind.CONSTANT_TENSOR,
 }
+_NUMBERS = (SymIntArgument, SymFloatArgument, SymBoolArgument)
+"""User inputs that are numbers, and other ones from call to call."""
+_INPUT_HINT = "use tensors, numbers and strings only"
 _MUTATIONS = {
     TorchOutput.BUFFER_MUTATION: OutputKind.BUFFER_MUTATION,
     TorchOutput.USER_INPUT_MUTATION: OutputKind.USER_INPUT_MUTATION,
@@ -145,8 +155,9 @@ def serialize_method(
         if spec.kind in _CONSTANT_KINDS:
             if node.users or spec.target in mutated:
                 _bind(node, spec, captured, method, store, problems, spec.target in mutated, packed.get(node.name))
-        elif spec.kind is TorchInput.USER_INPUT and isinstance(spec.arg, TensorArgument):
-            body.placeholder(node, {NAME_KEY: display.get(len(inputs), node.name)})
+        elif spec.kind is TorchInput.USER_INPUT and isinstance(spec.arg, (TensorArgument, *_NUMBERS)):
+            add = body.placeholder if isinstance(spec.arg, TensorArgument) else body.number
+            add(node, {NAME_KEY: display.get(len(inputs), node.name)})
             inputs.append(node.name)
         elif not (spec.kind is TorchInput.USER_INPUT and isinstance(spec.arg, ConstantArgument)):
             _refuse_input(spec, node, problems)
@@ -250,11 +261,9 @@ def _refuse_input(spec: Any, node: fx.Node, problems: Problems) -> None:
             "input", "an operator with side effects needs an ordering token", "remove the operator", place=node.name
         )
     else:
+        kind = spec.kind.name.lower()
         problems.add(
-            "input",
-            f"it is a number that may change from call to call ({type(spec.arg).__name__})",
-            "pass it as a 0-d tensor and use `.item()`, or leave it out of dynamic_shapes to fix its value",
-            place=f"'{node.name}'",
+            "input", f"an input of kind {kind} has no meaning in a package", _INPUT_HINT, place=f"'{node.name}'"
         )
 
 

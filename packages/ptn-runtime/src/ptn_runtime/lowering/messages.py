@@ -56,7 +56,7 @@ class Messages:
                 shown, shape = self.inputs[name]
                 parts.append(f"input '{shown}' has size {shape[axis]} on axis {axis % len(shape)}")
         about = "; ".join([*parts, *self.found]) if parts else f"input shapes: {self.listed()}"
-        condition = step.message or f"{step.op}({', '.join(map(str, values))})"
+        condition = step.message or _condition(step.op, values)
         where = f" from {step.source}" if step.source else ""
         raise InputError(
             f"method '{self.method}': an assertion of the program{where} does not hold: {condition} ({about})"
@@ -66,3 +66,11 @@ class Messages:
         """The input shapes for messages."""
         shapes = ", ".join(f"{name}{list(shape)}" for name, shape in self.inputs.values()) or "none"
         return f"{shapes}; from the data: {', '.join(self.found)}" if self.found else shapes
+
+
+def _condition(op: str, values: tuple[Any, ...]) -> str:
+    """A condition that has no text of its own."""
+    if not op.startswith("aten.sym_constrain_range"):
+        return f"{op}({', '.join(map(str, values))})"
+    value, low, high = (*values, None, None)[:3]
+    return f"{value} must lie in {'' if low is None else low}..{'' if high is None else high}"
