@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from ptn_format.package import Package
 
     from ptn_runtime.lowering.program import LoweredMethod, LoweredProgram
+    from ptn_runtime.staged import Kept
 
 __all__ = [
     "API_VERSION",
@@ -71,7 +72,7 @@ API_VERSION = (1, 0)
 """Version of this contract: an engine runs on a runtime of the same major and the same or a newer minor."""
 
 MAX_BUILDS = 32
-"""Builds that one executable keeps; the least recently used goes first."""
+"""Builds that one executable keeps, and ways through its stages; the least recently used goes first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,6 +337,7 @@ class EngineExecutable:
         self._prepared: OrderedDict[tuple[tuple[int, ...], ...], Prepared] = OrderedDict()
         self._result: RunResult | None = None
         self._closed = False
+        self._kept: Kept | None = None
         graphs = initial_graphs(method)
         self._current = Prepared(graphs[0], _NOTHING)
         self._shapes: list[tuple[int, ...]] = list(graphs[0].input_shapes)
@@ -475,9 +477,11 @@ class EngineExecutable:
 
     def _make(self, graph: StaticGraph) -> Prepared:
         if graph.cut is not None:
-            from ptn_runtime.staged import StagedBuild  # only methods whose sizes depend on data need it
+            from ptn_runtime.staged import Kept, StagedBuild  # only methods whose sizes depend on data need it
 
-            return StagedBuild(self._context, graph, self._check_support, MAX_BUILDS).prepared
+            if self._kept is None:
+                self._kept = Kept(MAX_BUILDS)
+            return StagedBuild(self._context, graph, self._check_support, self._kept).prepared
         self._check_support(graph)
         return Prepared(graph, self._context.build(graph))
 

@@ -20,7 +20,7 @@ from ptn_runtime.lowering.join import Joined, join
 from ptn_runtime.lowering.stages import Answer, Cut, answer_key
 from ptn_runtime.lowering.static import StaticGraph, Value, ValueKind
 
-__all__ = ["StagedBuild"]
+__all__ = ["Kept", "StagedBuild"]
 
 
 @dataclass(eq=False, slots=True)
@@ -54,6 +54,44 @@ class _Stage:
         return found[::-1]
 
 
+class Kept:
+    """The stages that none follows yet, so each is the end of a way; the least recently used way goes first.
+
+    Args:
+        limit: number of ways.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._ends: OrderedDict[int, _Stage] = OrderedDict()
+
+    def add(self, stage: _Stage) -> None:
+        """Enters a new stage, the end of a way in the place of the stage before it."""
+        self._ends.pop(id(stage.parent), None)
+        self._ends[id(stage)] = stage
+        while len(self._ends) > self._limit:
+            _forget(self._ends.popitem(last=False)[1])
+
+    def touch(self, stage: _Stage) -> None:
+        """Notes that a way was used."""
+        self._ends.move_to_end(id(stage))
+
+    def drop(self, stages: Sequence[_Stage]) -> None:
+        """Takes out stages that are closed."""
+        for stage in stages:
+            self._ends.pop(id(stage), None)
+
+
+def _forget(stage: _Stage) -> None:
+    """Frees a stage, and those before it that lead nowhere else."""
+    current: _Stage | None = stage
+    while current is not None and current.parent is not None and not current.later:
+        if current.build is not None:
+            current.build.close()
+        del current.parent.later[current.answer]
+        current = current.parent
+
+
 class StagedBuild(EngineBuild):
     """A method for one set of input shapes, run in stages.
 
@@ -61,7 +99,7 @@ class StagedBuild(EngineBuild):
         context: builds the stages.
         graph: the first stage.
         check: raises where the engine refuses nodes of a graph.
-        limit: number of ways through the stages that are kept; the least recently used goes first.
+        kept: the ways through the stages that are kept, shared by all builds of an executable.
 
     Attributes:
         prepared: what the executable keeps for these shapes. Its graph is the whole of the last run: the nodes of all
@@ -69,12 +107,11 @@ class StagedBuild(EngineBuild):
     """
 
     def __init__(
-        self, context: EngineContext, graph: StaticGraph, check: Callable[[StaticGraph], None], limit: int
+        self, context: EngineContext, graph: StaticGraph, check: Callable[[StaticGraph], None], kept: Kept
     ) -> None:
         self._context = context
         self._check = check
-        self._limit = limit
-        self._ends: OrderedDict[int, _Stage] = OrderedDict()  # stages that none follows yet; the latest at the end
+        self._kept = kept
         self._first = self._stage(graph, None, b"")
         self.prepared = Prepared(graph, self)
 
@@ -137,7 +174,7 @@ class StagedBuild(EngineBuild):
             stage.later = {}
             if stage.build is not None:
                 stage.build.close()
-        self._ends.clear()
+        self._kept.drop(stages)
 
     # Stages.
 
@@ -166,10 +203,7 @@ class StagedBuild(EngineBuild):
         later = stage.later.get(answer)
         if later is None:
             later = stage.later[answer] = self._stage(cut.resume(answer), stage, answer)
-            self._ends.pop(id(stage), None)
-            self._ends[id(later)] = later
-            while len(self._ends) > self._limit:
-                self._forget(self._ends.popitem(last=False)[1])
+            self._kept.add(later)
         carried = [array(value) for value in cut.carried]
         if cut.is_number:
             return later, carried
@@ -181,7 +215,7 @@ class StagedBuild(EngineBuild):
         """Notes that a run has ended at the last stage `stage`."""
         if stage.joined is None:
             stage.joined = join([item.graph for item in stage.way()])
-        self._ends.move_to_end(id(stage))
+        self._kept.touch(stage)
         self.prepared.graph = stage.joined.graph
         return stage.joined
 
@@ -191,15 +225,6 @@ class StagedBuild(EngineBuild):
         if stage.build is not None and any(v.kind is ValueKind.NODE and v.id not in values for v in wanted):
             return stage.build.run(inputs).outputs
         return [values[v.id] if v.id in values else self._context.read_state(v.key or "") for v in wanted]
-
-    def _forget(self, stage: _Stage) -> None:
-        """Frees a stage, and those before it that lead nowhere else."""
-        current: _Stage | None = stage
-        while current is not None and current.parent is not None and not current.later:
-            if current.build is not None:
-                current.build.close()
-            del current.parent.later[current.answer]
-            current = current.parent
 
 
 def _places(context: EngineContext, graph: StaticGraph) -> Mapping[int, tuple[str, Any]]:

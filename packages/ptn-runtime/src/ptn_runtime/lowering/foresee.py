@@ -21,16 +21,18 @@ from ptn_runtime.lowering.simplify import MASK_DTYPES
 from ptn_runtime.lowering.stages import Answer, Cut
 from ptn_runtime.lowering.static import StaticGraph, TensorSpec, Value
 from ptn_runtime.shapes.index import index_result_shape
+from ptn_runtime.shapes.sort import flattens
 
 __all__ = ["foreseen"]
 
-_MOST_STAGES = 100
+_MOST_STAGES = 40
 """Stages that are tried in all; a program with more is asked about when it runs."""
 _MOST_WAYS = 16
 """Ways through the branches that data choose, likewise."""
 _NUMBERS = (2, 1, 0, 3, 4, 8, 16)
 """Numbers to try where the program says nothing, for the sizes that models have."""
 _LARGEST = 2**31 - 1
+_FORESEEN = "foreseen"
 
 _I64 = ScalarType.LONG
 
@@ -61,8 +63,11 @@ def foreseen(first: StaticGraph) -> tuple[StaticGraph, ...]:
 
     One graph per choice of branches. A way whose later stages cannot be foretold ends early.
     """
-    ways = _ways(_Way((first,)), _Budget())
-    return tuple(join(way.graphs).graph for way in ways)
+    known: tuple[StaticGraph, ...] | None = first.extra.get(_FORESEEN)
+    if known is None:
+        known = tuple(join(way.graphs).graph for way in _ways(_Way((first,)), _Budget()))
+        first.extra[_FORESEEN] = known
+    return known
 
 
 def _ways(way: _Way, budget: _Budget) -> list[_Way]:
@@ -134,6 +139,15 @@ def _selected(op: str, args: dict[str, Any], count: int) -> tuple[TensorSpec, ..
         inverse = value.shape if args["return_inverse"] or args["return_counts"] else (0,)
         counts = (count,) if args["return_counts"] else (0,)
         return (TensorSpec(value.dtype, (count,)), TensorSpec(_I64, inverse), TensorSpec(_I64, counts))
+    if op in ("aten.unique_dim.default", "aten.unique_consecutive.default"):
+        flat = op == "aten.unique_consecutive.default" and flattens(len(value.shape), args["dim"])
+        return _distinct(args, count, flat=flat)
+    if op == "aten.bincount.default":
+        weights = args["weights"]
+        kind = (
+            _I64 if weights is None else ScalarType.DOUBLE if weights.dtype is not ScalarType.FLOAT else weights.dtype
+        )
+        return (TensorSpec(kind, (max(min(value.numel, count), args["minlength"]),)),)
     if op == "aten.repeat_interleave.Tensor":  # as if each were repeated once
         return (TensorSpec(args["repeats"].dtype, (min(args["repeats"].numel, count),)),)
     if op == "aten.index.Tensor":
@@ -141,6 +155,20 @@ def _selected(op: str, args: dict[str, Any], count: int) -> tuple[TensorSpec, ..
     if op == "aten.index_put.default":
         return (TensorSpec(value.dtype, value.shape),)
     return None
+
+
+def _distinct(args: dict[str, Any], count: int, *, flat: bool) -> tuple[TensorSpec, ...]:
+    """The results of an operator that drops repeated slices along `dim`, or repeated elements."""
+    value, dim = args["self"], args["dim"]
+    if flat:
+        count = min(value.numel, count)
+        inverse = value.shape if args["return_inverse"] else (0,)
+        counts = (count,) if args["return_counts"] else (0,)
+        return TensorSpec(value.dtype, (count,)), TensorSpec(_I64, inverse), TensorSpec(_I64, counts)
+    shape = list(value.shape)
+    length = shape[dim]
+    shape[dim] = count = min(length, count)
+    return TensorSpec(value.dtype, tuple(shape)), TensorSpec(_I64, (length,)), TensorSpec(_I64, (count,))
 
 
 def _indexed(shape: tuple[int, ...], indices: tuple[Value | None, ...], count: int) -> tuple[int, ...]:

@@ -78,6 +78,8 @@ _RENAMED.update(
     for overload in ("Scalar", "Tensor")
 )
 _FUNCTIONAL = {
+    "aten.bernoulli_.float": "aten.bernoulli.p",
+    "aten.normal_.default": "aten.normal_functional.default",
     "aten.float_power_.Scalar": "aten.float_power.Tensor_Scalar",
     "aten.float_power_.Tensor": "aten.float_power.Tensor_Tensor",
     "aten.pow_.Scalar": "aten.pow.Tensor_Scalar",

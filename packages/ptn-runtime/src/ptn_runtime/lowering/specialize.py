@@ -329,8 +329,7 @@ class _Builder:
             NeedError: they are not constant.
         """
         if not constant:
-            reason = f"the result's shape depends on the data: {error}"
-            raise NeedError(step, reason, arguments=args, outputs=step.outputs)
+            raise NeedError(step, str(error), arguments=args, outputs=step.outputs)
         known = self.frames[-1].graph.folded.get(step.outputs[0]) if step.shape_free else None
         if known is None:
             known = Folded(self.folder.by_data(step.op, args), bool(self._weights_among(args)))
@@ -348,6 +347,8 @@ class _Builder:
         specs = (inferred,) if isinstance(inferred, TensorSpec) else inferred
         for spec, meta in zip(specs, step.metas, strict=True):
             if meta is not None and not _fits(spec, meta):
+                if self.messages.found and spec.dtype is meta.dtype:  # the data gave what the program does not allow
+                    raise ValueError(f"{list(spec.shape)} is out of the range that was exported, {_stated(meta)}")
                 raise _MismatchError(f"the shape rule gives {spec}, the file says {_stated(meta)}")
         simplifier = SIMPLIFIERS.get(operator.name)
         if simplifier is not None:
