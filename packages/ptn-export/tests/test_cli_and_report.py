@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from ptn_format.package import open_package
 from torch import nn
 
 MODULE = """
+import ptn_export
 import torch
 from torch import nn
 
@@ -24,6 +26,10 @@ class Shift(nn.Module):
     def forward(self, x):
         self.calls += 1
         return self.linear(x)
+
+    def total(self, x):
+        x += self.calls + 1
+        return self.calls * 2, {"x": x + 1, "n": 3}
 
 
 batch = torch.export.Dim("batch", min=1, max=8)
@@ -45,12 +51,42 @@ def methods():
     return {"a": exported()}
 
 
-def complex_model():
-    class Fft(nn.Module):
+def float8_model():
+    class Float8(nn.Module):
         def forward(self, x):
-            return torch.fft.fft(x)
+            return x.to(torch.float8_e4m3fn)
 
-    return Fft(), (torch.ones(4),)
+    return Float8(), (torch.ones(4),)
+
+
+def as_dict():
+    model = Shift().eval()
+    total = ptn_export.Method((torch.ones(1),), function="total")
+    return {"model": model, "args": [torch.ones(2, 3)], "dynamic_shapes": ({0: batch},), "methods": {"total": total}}
+
+
+def by_name():
+    return {"model": Shift().eval(), "kwargs": {"x": torch.ones(2, 3)}}
+
+
+def wrong_key():
+    return {"model": Shift().eval(), "inputs": ()}
+
+
+def not_a_method():
+    return {"model": Shift().eval(), "methods": {"sum": (torch.ones(1),)}}
+
+
+def random():
+    class Random(nn.Module):
+        def forward(self, x):
+            return x + torch.rand_like(x)
+
+    return Random(), (torch.ones(4),)
+
+
+def wide():
+    return nn.Linear(64, 4).eval(), (torch.ones(2, 64),)
 
 
 def size_one():
@@ -98,16 +134,77 @@ def test_a_function_that_returns_model_inputs_and_shapes(module, capsys):
     assert open_package("model.ptn").method_names == ("forward",)
 
 
-@pytest.mark.parametrize(("name", "expected"), [("pair", "forward"), ("exported", "forward"), ("methods", "a")])
-def test_other_sources(module, name, expected):
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("pair", ["forward"]),
+        ("exported", ["forward"]),
+        ("methods", ["a"]),
+        ("as_dict", ["forward", "total"]),
+        ("by_name", ["forward"]),
+    ],
+)
+def test_other_sources_and_their_check(module, capsys, name, expected):
     assert main([f"{module}:{name}", "-q", "-o", "folder/model.ptn"]) == 0
-    assert open_package("folder/model.ptn").method_names == (expected,)
+    assert capsys.readouterr() == ("", "")
+    assert list(open_package("folder/model.ptn").method_names) == expected
+    assert main([f"{module}:{name}", "--check", "-o", "folder/model.ptn"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    methods = [line for line in lines if "agrees on the reference engine" in line]
+    assert methods == [f"method {method}: agrees on the reference engine" for method in expected]
+    assert any(line.startswith("  result float32[2, 2]: largest difference ") for line in lines)
+    if name == "as_dict":  # numbers and changed inputs are compared, too
+        assert "  result[0] float32[1]: largest difference 0, allowed 0" in lines
+        assert "  result[1]['n'] int64[]: largest difference 0, allowed 0" in lines
+        assert "  input[0][0] float32[1]: largest difference 0, allowed 0.004" in lines
+
+
+def test_a_check_that_fails(module, capsys):
+    assert main([f"{module}:random", "--check", "-q", "-o", "model.ptn"]) == 1
+    text = capsys.readouterr()
+    assert text.out.startswith(
+        "method forward: DIFFERS on the reference engine\n  result float32[4]: largest difference "
+    )
+    assert "DIFFERS at [" in text.out
+    assert "the package does not agree with PyTorch" in text.err
+
+
+def test_a_check_without_the_runtime(module, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ptn_runtime", None)
+    with pytest.raises(ImportError):
+        import ptn_runtime  # noqa: F401
+    assert main([f"{module}:pair", "-o", "model.ptn"]) == 0
+    assert "engines: ptn-runtime is not installed here" in capsys.readouterr().out
+    assert main([f"{module}:pair", "-q", "--check", "-o", "model.ptn"]) == 2
+    assert "pip install 'ptn-export[check]'" in capsys.readouterr().err
+
+
+def test_quantised(module, capsys):
+    pytest.importorskip("torchao")
+    assert main([f"{module}:wide", "--quantize", "int4", "--check", "-o", "model.ptn"]) == 0
+    text = capsys.readouterr().out
+    assert "4-bit affine, groups of 32" in text
+    assert "method forward: agrees" in text
+    assert main([f"{module}:exported", "--quantize", "int4", "-o", "model.ptn"]) == 2
+    assert "--quantize changes the model before it is captured" in capsys.readouterr().err
+    assert main([f"{module}:wide", "--quantize", "int1", "-o", "model.ptn"]) == 2
+    assert "there is no scheme 'int1'" in capsys.readouterr().err
+
+
+def test_passes_and_source_lines_can_be_switched_off(module, capsys):
+    options = ["--disable-pass", "views", "--disable-pass", "cse", "--no-source-lines", "-q", "-o", "model.ptn"]
+    assert main([f"{module}:pair", *options]) == 0
+    nodes = open_package("model.ptn").method("forward").graph.nodes
+    assert not any("ptn.source" in node.metadata for node in nodes)
+    with pytest.raises(SystemExit):
+        main([f"{module}:pair", "--disable-pass", "no-such-pass", "-o", "model.ptn"])
+    assert "no-such-pass" in capsys.readouterr().err
 
 
 def test_a_saved_exported_program(tmp_path):
     path = tmp_path / "model.pt2"
     torch.export.save(torch.export.export(nn.Linear(2, 2).eval(), (torch.ones(1, 2),)), path)
-    assert main([str(path), "-q", "-o", str(tmp_path / "model.ptn")]) == 0
+    assert main([str(path), "-q", "--check", "-o", str(tmp_path / "model.ptn")]) == 0
     assert open_package(tmp_path / "model.ptn").constant_keys == ("bias", "weight")
 
 
@@ -120,16 +217,20 @@ def test_a_saved_exported_program(tmp_path):
         ("no_such_module_:f", "cannot import 'no_such_module_'"),
         ("cli_models", "expected package.module:name or a .pt2 file"),
         ("missing.pt2", "there is no file 'missing.pt2'"),
+        ("damaged.pt2", "'damaged.pt2' is no file of torch.export.save that this PyTorch reads"),
+        ("cli_models:wrong_key", "gives a dict with 'inputs'; it may have 'model', 'args', 'kwargs'"),
+        ("cli_models:not_a_method", "method 'sum': expected a ptn_export.Method, got tuple"),
     ],
 )
 def test_wrong_sources(module, capsys, source, text):
+    Path("damaged.pt2").write_bytes(b"no zip")
     assert main([source, "-o", "model.ptn"]) == 2
     assert text in capsys.readouterr().err
 
 
 def test_a_model_that_cannot_be_exported(module, capsys, tmp_path):
-    assert main([f"{module}:complex_model", "-o", "model.ptn"]) == 1
-    assert "the format has no element type complex64" in capsys.readouterr().err
+    assert main([f"{module}:float8_model", "-o", "model.ptn"]) == 1
+    assert "the format has no element type float8_e4m3fn" in capsys.readouterr().err
     assert not (tmp_path / "model.ptn").exists()
 
 
@@ -144,7 +245,8 @@ def test_a_model_that_cannot_be_exported(module, capsys, tmp_path):
 def test_a_model_that_pytorch_cannot_capture(module, capsys, name, text):
     assert main([f"{module}:{name}", "-o", "model.ptn"]) == 1
     error = capsys.readouterr().err
-    assert "ptn-export: torch.export cannot capture " in error  # PyTorch may print before
+    assert "ptn-export: cannot export: 1 problem" in error  # PyTorch may print before
+    assert "* torch.export: PyTorch cannot capture " in error
     assert text in error
 
 

@@ -132,8 +132,11 @@ def test_side_effects_are_refused():
             return x * 2
 
     error = refusal(Model(), torch.ones(2))
-    assert "* input: an operator with side effects needs an ordering token" in str(error)
-    assert "* output: a result of kind token has no meaning in a package" in str(error)
+    (problem,) = error.problems
+    assert problem.subject == "aten._print.default"
+    assert problem.source.startswith("test_errors.py:")
+    assert "it prints, logs, or changes something outside of the graph" in problem.reason
+    assert "torch.compiler.is_exporting()" in problem.hint
 
 
 def test_custom_operators_pass_and_those_that_mutate_are_refused():
@@ -177,6 +180,38 @@ def test_training_mode_is_one_warning():
 
 def test_random_operators_are_a_warning():
     class Model(nn.Module):
+def test_places_in_modules_of_pytorch_are_named():
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = nn.ModuleList(nn.Sequential(nn.Linear(2, 2), nn.Dropout()) for _ in range(2))
+
+        def forward(self, x):
+            for layer in self.layers:
+                x = layer(x)
+            return x
+
+    line = inspect.getsourcelines(Model.forward)[1] + 2
+    with pytest.warns(ExportWarning) as caught:
+        to_native(export(Model().train(), torch.ones(1, 2)))
+    (warning,) = caught
+    for i in range(2):
+        place = f"aten.dropout.default (test_errors.py:{line}, module 'layers.{i}.1' (Dropout))"
+        assert place in str(warning.message)
+
+
+def test_a_line_that_many_modules_run_is_one_place():
+    class Layer(nn.Module):
+        def forward(self, x):
+            return x.to(torch.float8_e4m3fn).float()
+
+    line = inspect.getsourcelines(Layer.forward)[1] + 1
+    text = str(refusal(nn.Sequential(*(Layer() for _ in range(5))), torch.ones(2)))
+    (place,) = [part for part in text.splitlines() if part.startswith("    at ")]
+    assert place.startswith(f"    at test_errors.py:{line} in 0, 1, 2, 2 more (node '")
+    assert place.endswith(" in method 'forward'")
+
+
         def forward(self, x):
             return x + torch.rand_like(x)
 

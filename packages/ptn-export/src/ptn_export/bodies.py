@@ -29,7 +29,7 @@ from torch import fx
 from ptn_export.arguments import ArgumentError, encode, encode_call
 from ptn_export.dims import Ranges, number_range, tensor_meta
 from ptn_export.errors import Problem
-from ptn_export.source import source_of
+from ptn_export.source import module_of, place_of, source_of
 
 __all__ = ["Body", "Problems"]
 
@@ -54,17 +54,19 @@ class Problems:
         method: the method's name.
         found: the problems so far.
         cause: the exception behind one of them, if any.
+        source_lines: whether nodes shall carry the user's lines and modules into the package.
     """
 
     method: str
     found: list[Problem] = field(default_factory=list)
     cause: Exception | None = None
+    source_lines: bool = True
 
     def add(self, subject: str, reason: str, hint: str, node: fx.Node | None = None, place: str = "") -> None:
         """Notes one problem, with the user's line where `node` knows it."""
-        source = source_of(node) if node is not None else None
+        source, module = (source_of(node), module_of(node)) if node is not None else (None, None)
         name = place or (f"node '{node.name}'" if node is not None else "")
-        self.found.append(Problem(subject, reason, hint, self.method, name, source))
+        self.found.append(Problem(subject, reason, hint, self.method, name, source, module))
 
 
 class Body:
@@ -83,6 +85,7 @@ class Body:
         self._names: dict[fx.Node, str] = {}
         self._elements: dict[fx.Node, tuple[str, ...]] = {}
         self._numbers: list[fx.Node] = []
+        self._without_type: set[fx.Node] = set()
         self.nodes: list[Node] = []
         self.tensor_values: dict[str, TensorMeta] = {}
 
@@ -207,12 +210,13 @@ class Body:
                     node,
                 )
         except ArgumentError as error:
-            self._problems.add(subject, str(error), _argument_hint(str(error)), node)
+            if not ("element type" in str(error) and node in self._without_type):  # said of its result already
+                self._problems.add(subject, str(error), _argument_hint(str(error)), node)
 
     def _append(
         self, node: fx.Node, target: str, inputs: tuple[NamedArgument, ...], outputs: tuple[Output, ...]
     ) -> None:
-        source = source_of(node)
+        source = place_of(node) if self._problems.source_lines else None
         metadata = {SOURCE_KEY: source} if source else {}
         self.nodes.append(Node(node.name, OpKind.CALL_FUNCTION, target, inputs, outputs, metadata))
 
@@ -228,6 +232,15 @@ class Body:
                 str(node.args[0]),
                 "the custom operator changes its arguments, which no operator of a package does",
                 "declare it with mutates_args=() and let it return the result",
+                node,
+            )
+            return
+        if name == "with_effects":  # its arguments: an ordering token, the operator, the operator's own arguments
+            self._problems.add(
+                str(node.args[1]),
+                "the operator has side effects (it prints, logs, or changes something outside of the graph), "
+                "which a package does not have",
+                "leave the call out where the model is exported: `if not torch.compiler.is_exporting(): ...`",
                 node,
             )
             return
@@ -331,6 +344,7 @@ class Body:
         try:
             self.tensor_values[name] = tensor_meta(value, self._ranges)
         except KeyError:
+            self._without_type.add(node)
             dtype = str(value.dtype).removeprefix("torch.")
             self._problems.add(
                 str(node.target),

@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import keyword
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from torch.export import ExportedProgram
 from torch.export.graph_signature import ExportGraphSignature, InputSpec, OutputKind, OutputSpec
@@ -26,10 +26,12 @@ class Captured:
     Attributes:
         program: the decomposed program; its graph may be changed freely.
         original_fqns: true name of each parameter, buffer or constant that had to be renamed for PyTorch.
+        origins: by key of each constant that a pass has computed, the keys of the user's constants that it comes from.
     """
 
     program: ExportedProgram
     original_fqns: dict[str, str]
+    origins: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     def fqn(self, target: str) -> str:
         """The user's own name of a parameter, buffer or constant."""

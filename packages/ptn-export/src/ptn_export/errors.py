@@ -8,6 +8,7 @@ from dataclasses import dataclass
 __all__ = ["ExportError", "ExportWarning", "Problem"]
 
 _SHOWN_PLACES = 4
+_SHOWN_NAMES = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +22,7 @@ class Problem:
         method: the method's name.
         place: the node, constant or input concerned.
         source: the user's `file.py:line`, where known.
+        module: path of the module that was running there, such as `layers.3.attention`, where known.
     """
 
     subject: str
@@ -29,6 +31,7 @@ class Problem:
     method: str = ""
     place: str = ""
     source: str | None = None
+    module: str | None = None
 
 
 class ExportError(Exception):
@@ -63,15 +66,29 @@ def _report(problems: Sequence[Problem]) -> str:
 
 
 def _places(problems: Iterable[Problem]) -> list[str]:
-    """Where a group's problems are, each place once, the first few of many."""
-    places: dict[str, None] = {}
+    """Where a group's problems are: each line of the user once with the modules that ran it, the first few of many."""
+    lines: dict[tuple[str, str], list[Problem]] = {}
     for problem in problems:
-        what = " ".join(part for part in (problem.source, f"({problem.place})" if problem.place else None) if part)
-        if problem.method and what:
-            what = f"{what} in method '{problem.method}'"
-        if what:
-            places[what] = None
-    shown = list(places)[:_SHOWN_PLACES]
-    if len(places) > len(shown):
-        shown.append(f"{len(places) - len(shown)} more places")
-    return shown
+        lines.setdefault((problem.source or problem.place, problem.method), []).append(problem)
+    places = []
+    for (where, method), members in lines.items():
+        parts = [where] if where else []
+        if modules := _some([problem.module for problem in members if problem.module]):
+            parts.append(f"in {modules}")
+        if members[0].source and (names := _some([problem.place for problem in members if problem.place])):
+            parts.append(f"({names})")
+        if method and parts:
+            parts.append(f"in method '{method}'")
+        if parts:
+            places.append(" ".join(parts))
+    if len(places) > _SHOWN_PLACES:
+        places[_SHOWN_PLACES:] = [f"{len(places) - _SHOWN_PLACES} more places"]
+    return places
+
+
+def _some(names: Iterable[str]) -> str:
+    """The different names, or the first few of many."""
+    different = list(dict.fromkeys(names))
+    if len(different) > _SHOWN_NAMES:
+        different[_SHOWN_NAMES:] = [f"{len(different) - _SHOWN_NAMES} more"]
+    return ", ".join(different)

@@ -11,7 +11,7 @@ from torch.export.graph_signature import InputKind
 from torch.utils import _pytree as pytree
 
 from ptn_export.passes import bodies
-from ptn_export.source import source_of
+from ptn_export.source import module_of, module_type_of, source_of
 
 __all__ = ["leftovers"]
 
@@ -28,11 +28,10 @@ def leftovers(program: ExportedProgram) -> list[str]:
         for node in body.graph.nodes:
             if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
                 continue
-            where = source_of(node) or f"node '{node.name}'"
             if _in_training(node):
-                training[f"{node.target} ({where})"] += 1
+                training[f"{node.target} ({_where(node)})"] += 1
             elif torch.Tag.nondeterministic_seeded in node.target.tags and not _is_idle_dropout(node):
-                random[f"{node.target} ({where})"] += 1
+                random[f"{node.target} ({_where(node)})"] += 1
     remarks = []
     if training:
         remarks.append(
@@ -42,6 +41,14 @@ def leftovers(program: ExportedProgram) -> list[str]:
     if random:
         remarks.append(f"the model draws random numbers, so no two runs are alike: {_list(random)}.")
     return [*remarks, *_merged_inputs(program)]
+
+
+def _where(node: fx.Node) -> str:
+    """`model.py:12, module 'layers.3.drop' (Dropout)`, as far as it is known."""
+    line, module, kind = source_of(node), module_of(node), module_type_of(node)
+    if module is not None:
+        module = f"module '{module}'" + (f" ({kind})" if kind else "")
+    return ", ".join(part for part in (line, module) if part) or f"node '{node.name}'"
 
 
 def _merged_inputs(program: ExportedProgram) -> list[str]:

@@ -18,9 +18,12 @@ from ptn_format.graph import (
     Program,
     QuantScheme,
 )
+from ptn_format.graph import Dim as DimRange
 from ptn_format.signature import NAME_KEY
 
-__all__ = ["ConstantLine", "InputLine", "MethodReport", "Report"]
+from ptn_export.dynamic_axes import AxisRequest
+
+__all__ = ["AxisLine", "ConstantLine", "InputLine", "MethodReport", "Report"]
 
 _SHOWN_CONSTANTS = 12
 _SHOWN_STATE = 6
@@ -51,14 +54,45 @@ class InputLine:
 
 
 @dataclass(frozen=True, slots=True)
+class AxisLine:
+    """An axis that the user asked to be dynamic.
+
+    Attributes:
+        input: the input's name.
+        axis: the axis.
+        asked: the name of its Dim, or `DYNAMIC` or `AUTO`.
+        sizes: what it takes, such as `1..8`.
+        stayed_dynamic: whether its size may vary.
+        remark: why it is not as asked for; empty where it is.
+    """
+
+    input: str
+    axis: int
+    asked: str
+    sizes: str
+    stayed_dynamic: bool
+    remark: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class ConstantLine:
-    """One constant: key, element type, shape, bytes, and how it is quantised (empty where it is not)."""
+    """One constant.
+
+    Attributes:
+        key: its key.
+        dtype: element type as stored.
+        shape: shape as stored.
+        nbytes: bytes.
+        quantization: how it is quantised; empty where it is not.
+        folded_from: keys of the user's constants that a pass made it from; empty where it is one of them.
+    """
 
     key: str
     dtype: str
     shape: tuple[int, ...]
     nbytes: int
     quantization: str = ""
+    folded_from: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +105,7 @@ class MethodReport:
         operators: how often each operator occurs, nested graphs included.
         state: keys of the buffers that it changes.
         rewrites: by pass, how often it fused or folded something.
+        axes: the axes that were to be dynamic, where that is known: `ptn_export.export` and the command know it.
     """
 
     name: str
@@ -78,6 +113,7 @@ class MethodReport:
     operators: Mapping[str, int]
     state: tuple[str, ...]
     rewrites: Mapping[str, int] = field(default_factory=dict)
+    axes: tuple[AxisLine, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +130,13 @@ class Report:
 
     @classmethod
     def of(
-        cls, program: Program, constants: Mapping[str, _Sized], rewrites: Mapping[str, Mapping[str, int]] | None = None
+        cls,
+        program: Program,
+        constants: Mapping[str, _Sized],
+        *,
+        rewrites: Mapping[str, Mapping[str, int]] | None = None,
+        folded: Mapping[str, tuple[str, ...]] | None = None,
+        requests: Mapping[str, Sequence[AxisRequest]] | None = None,
     ) -> Report:
         """The report on a program and its data.
 
@@ -102,19 +144,25 @@ class Report:
             program: the program.
             constants: the data by key.
             rewrites: by method and pass, how often the pass fused or folded something.
+            folded: by key of a constant that a pass made, the keys of what it was made from.
+            requests: by method, the axes that were to be dynamic.
         """
-        rewritten = rewrites or {}
+        rewrites, folded, requests = rewrites or {}, folded or {}, requests or {}
         schemes: dict[str, str] = {}
         for method in program.methods:
             for ref in method.constants:
                 if ref.meta.quant is not None:
                     schemes[ref.data_key] = _scheme(ref.meta.quant)
         lines = [
-            ConstantLine(key, str(item.dtype), tuple(item.shape), item.nbytes, schemes.get(key, ""))
+            ConstantLine(
+                key, str(item.dtype), tuple(item.shape), item.nbytes, schemes.get(key, ""), folded.get(key, ())
+            )
             for key, item in constants.items()
         ]
         lines.sort(key=lambda line: (-line.nbytes, line.key))
-        methods = tuple(_method(method, rewritten.get(method.name, {})) for method in program.methods)
+        methods = tuple(
+            _method(method, rewrites.get(method.name, {}), requests.get(method.name, ())) for method in program.methods
+        )
         return cls(methods, tuple(lines))
 
     @property
@@ -127,15 +175,17 @@ class Report:
         count = len(self.constants)
         parts.append(f"{count} constant{'s' if count != 1 else ''}, {_size(self.nbytes)}")
         for line in self.constants[:_SHOWN_CONSTANTS]:
-            quantization = f"  {line.quantization}" if line.quantization else ""
-            parts.append(f"  {_size(line.nbytes):>10}  {line.dtype}{list(line.shape)}  {line.key}{quantization}")
+            notes = f"  {line.quantization}" if line.quantization else ""
+            notes += f"  (folded from {_some(line.folded_from)})" if line.folded_from else ""
+            parts.append(f"  {_size(line.nbytes):>10}  {line.dtype}{list(line.shape)}  {line.key}{notes}")
         if count > _SHOWN_CONSTANTS:
             rest = sum(line.nbytes for line in self.constants[_SHOWN_CONSTANTS:])
             parts.append(f"  {_size(rest):>10}  in {count - _SHOWN_CONSTANTS} more")
+        parts += _quantization_text(self.constants)
         return "\n".join(parts)
 
 
-def _method(method: Method, rewrites: Mapping[str, int]) -> MethodReport:
+def _method(method: Method, rewrites: Mapping[str, int], requests: Sequence[AxisRequest]) -> MethodReport:
     mutated = {spec.target for spec in method.output_specs if spec.kind is OutputKind.USER_INPUT_MUTATION}
     names = {node.name: node.metadata.get(NAME_KEY, node.name) for node in method.graph.nodes}
     inputs = []
@@ -146,7 +196,24 @@ def _method(method: Method, rewrites: Mapping[str, int]) -> MethodReport:
     state = tuple(spec.target or "" for spec in method.output_specs if spec.kind is OutputKind.BUFFER_MUTATION)
     counts = Counter(_targets(method.graph))
     operators = dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
-    return MethodReport(method.name, tuple(inputs), operators, state, dict(sorted(rewrites.items())))
+    axes = tuple(
+        _axis(inputs[request.input].name, method.graph.tensor_values[method.graph.inputs[request.input]].sizes, request)
+        for request in requests
+    )
+    return MethodReport(method.name, tuple(inputs), operators, state, dict(sorted(rewrites.items())), axes)
+
+
+def _axis(name: str, sizes: Sequence[DimRange], request: AxisRequest) -> AxisLine:
+    """What became of an axis that was to be dynamic."""
+    size = sizes[request.axis]
+    remark = ""
+    if size.is_static and request.example in (0, 1):
+        remark = f"PyTorch takes an example size of {request.example} for a fixed one: give 2 or more"
+    elif size.is_static:
+        remark = f"the model's code works for size {size.min} only, as with `x.view({size.min}, ...)`"
+    elif request.minimum is not None and size.min > request.minimum:
+        remark = f"sizes from {request.minimum} on were asked for: use `Dim({name!r}, min={request.minimum})`"
+    return AxisLine(name, request.axis, request.name, str(size), not size.is_static, remark)
 
 
 def _targets(graph: Graph) -> Iterator[str]:
@@ -163,6 +230,10 @@ def _method_text(method: MethodReport) -> Iterator[str]:
     for line in method.inputs:
         note = "  (changed by the call)" if line.mutated else ""
         yield f"  input {line.name}: {line.dtype}[{', '.join(line.dims)}]{note}"
+    for axis in method.axes:
+        verdict = "dynamic" if axis.stayed_dynamic else "NOT dynamic"
+        remark = f" ({axis.remark})" if axis.remark else ""
+        yield f"  axis {axis.axis} of {axis.input}, {axis.asked}: {verdict}, {axis.sizes}{remark}"
     if method.state:
         yield f"  state {_some(method.state)}"
     if method.rewrites:
@@ -171,6 +242,20 @@ def _method_text(method: MethodReport) -> Iterator[str]:
     width = max((len(str(count)) for count in method.operators.values()), default=1)
     for operator, count in method.operators.items():
         yield f"    {count:>{width}}  {operator}"
+
+
+def _quantization_text(constants: Sequence[ConstantLine]) -> list[str]:
+    """One line per scheme of quantisation, largest first."""
+    sizes: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
+    for line in constants:
+        if line.quantization:
+            sizes[line.quantization] += line.nbytes
+            counts[line.quantization] += 1
+    return [
+        f"quantised: {_size(size)} in {counts[scheme]} constant{'s' if counts[scheme] != 1 else ''}, {scheme}"
+        for scheme, size in sizes.most_common()
+    ]
 
 
 def _some(names: Sequence[str]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, BinaryIO, Self
 
@@ -212,7 +212,11 @@ def open_package(source: Source) -> Package:
 
 
 def write_package(
-    target: str | os.PathLike[str] | BinaryIO, program: Program, constants: Mapping[str, ArrayLike]
+    target: str | os.PathLike[str] | BinaryIO,
+    program: Program,
+    constants: Mapping[str, ArrayLike],
+    *,
+    progress: Callable[[int], object] | None = None,
 ) -> None:
     """Writes a package.
 
@@ -227,6 +231,7 @@ def write_package(
         program: the program.
         constants: the values of all constants that the program binds, by data key, in their stored form; arrays, or
             anything else with `dtype`, `shape` and `__array__`.
+        progress: called with the number of bytes of constants that have been written since the last call.
 
     Raises:
         WriteError: the program breaks a structural rule, a constant is missing or does not fit what the program
@@ -243,9 +248,9 @@ def write_package(
         encoded = encode_program(program)
         if isinstance(target, str | os.PathLike):
             with replace_file(os.fspath(target)) as file:
-                _write_members(file, encoded, plan)
+                _write_members(file, encoded, plan, progress)
         else:
-            _write_members(target, encoded, plan)
+            _write_members(target, encoded, plan, progress)
     except FormatError as error:
         error.at(file=label)
         raise
@@ -265,12 +270,20 @@ def mutable_keys(program: Program) -> frozenset[str]:
     return frozenset(keys)
 
 
-def _write_members(file: BinaryIO, program: bytes, plan: WeightsPlan) -> None:
+def _write_members(file: BinaryIO, program: bytes, plan: WeightsPlan, progress: Callable[[int], object] | None) -> None:
     writer = ArchiveWriter(file)
     writer.add(PROGRAM, len(program), [program])
     if plan.owners:
-        writer.add(CONSTANTS, plan.size, plan.chunks())
+        writer.add(CONSTANTS, plan.size, _counted(plan.chunks(), progress) if progress is not None else plan.chunks())
     if plan.aliases:
         aliases = plan.aliases_json()
         writer.add(ALIASES, len(aliases), [aliases])
     writer.finish()
+
+
+def _counted(chunks: Iterator[bytes | memoryview], progress: Callable[[int], object]) -> Iterator[bytes | memoryview]:
+    """The chunks; when the next one is asked for, the last one has been written."""
+    for chunk in chunks:
+        yield chunk
+        progress(len(chunk))
+        del chunk  # a view of a constant, which must go before the next one is made

@@ -58,6 +58,7 @@ class Context:
         self.counts: Counter[str] = Counter()
         self._placeholders = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
         self._data: dict[fx.Node, torch.Tensor] = {}
+        self._captured = captured
         self._keys: dict[fx.Node, str] = {}
         for spec in program.graph_signature.input_specs:
             if spec.kind in _LIFTED and spec.target and captured.fqn(spec.target) not in state:
@@ -74,7 +75,7 @@ class Context:
         """The name of a constant."""
         return self._keys[node]
 
-    def add_constant(self, data: torch.Tensor, name: str) -> fx.Node:
+    def add_constant(self, data: torch.Tensor, name: str, sources: Sequence[str] = ()) -> fx.Node:
         """A placeholder of the top graph for new data.
 
         The key holds a digest of the data: equal keys of two methods mean equal data, whatever was folded where.
@@ -84,11 +85,13 @@ class Context:
             name: what it was made from, for people.
         """
         # Not `contiguous()`: it leaves one element with any stride as it is, and that cannot be viewed as bytes.
+            sources: the keys of all constants that it was made from, for the report.
         data = data.detach().clone(memory_format=torch.contiguous_format)
         digest = hashlib.sha256(f"{data.dtype}{tuple(data.shape)}".encode())
         if data.numel():
             digest.update(data.reshape(-1).view(torch.uint8).numpy().data)
-        key = f"{name}.folded_{digest.hexdigest()[:16]}"
+        key = f"{name.partition('.folded_')[0]}.folded_{digest.hexdigest()[:16]}"
+        self._captured.origins[key] = self._users_keys(sources)
         for other, known in self._keys.items():
             if known == key:
                 return other
@@ -109,6 +112,11 @@ class Context:
 
 
 def _is_plain(data: Any) -> bool:
+    def _users_keys(self, keys: Sequence[str]) -> tuple[str, ...]:
+        """The user's own keys behind `keys`, which may be constants that a pass has computed."""
+        known = self._captured.origins
+        return tuple(dict.fromkeys(key for item in keys for key in known.get(item, (self._captured.fqn(item),))))
+
     return (
         type(data) in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
         and data.layout is torch.strided

@@ -25,10 +25,11 @@ _NORM = _aten._native_batch_norm_legit_no_training.default
 
 @dataclass(frozen=True, slots=True)
 class _Affine:
-    """The norm as `x * factor + summand`, float64 of shape [channels]."""
+    """The norm as `x * factor + summand`, float64 of shape [channels], and the keys of what it was made from."""
 
     factor: torch.Tensor
     summand: torch.Tensor
+    sources: tuple[str, ...]
 
 
 def run(module: fx.GraphModule, context: Context) -> None:
@@ -48,12 +49,13 @@ def run(module: fx.GraphModule, context: Context) -> None:
 
 def _affine(norm: fx.Node, context: Context) -> _Affine | None:
     """The norm's factor and summand; None where one of its parameters is no constant."""
-    parameters = []
+    parameters, sources = [], []
     for name in ("weight", "bias", "running_mean", "running_var"):
         node = argument(norm, name)
         data = context.constant(node)
         if node is not None and data is None:
             return None
+        sources += [context.key(node)] if data is not None else []
         parameters.append(data.detach().double() if data is not None else None)
     weight, bias, mean, variance = parameters
     if mean is None or variance is None:
@@ -61,7 +63,7 @@ def _affine(norm: fx.Node, context: Context) -> _Affine | None:
     factor = (variance + argument(norm, "eps")).rsqrt()
     factor = factor if weight is None else factor * weight
     summand = -mean * factor
-    return _Affine(factor, summand if bias is None else summand + bias)
+    return _Affine(factor, summand if bias is None else summand + bias, tuple(sources))
 
 
 def _fold(layer: Any, affine: _Affine, context: Context) -> fx.Node | None:
@@ -78,9 +80,10 @@ def _fold(layer: Any, affine: _Affine, context: Context) -> fx.Node | None:
     scaled = _scaled(weight.detach().double(), affine.factor, is_transposed, groups)
     summand = affine.summand if bias is None else bias.detach().double() * affine.factor + affine.summand
     key = context.key(weight_node)
-    new_weight = context.add_constant(scaled.to(weight.dtype), key)
+    new_weight = context.add_constant(scaled.to(weight.dtype), key, (key, *affine.sources))
     bias_key = context.key(bias_node) if bias is not None else f"{key.removesuffix('.weight')}.bias"
-    new_bias = context.add_constant(summand.to(weight.dtype), bias_key)
+    old_bias = (bias_key,) if bias is not None else ()
+    new_bias = context.add_constant(summand.to(weight.dtype), bias_key, (*old_bias, *affine.sources))
     return insert(layer, layer.target, operand(layer, 0), new_weight, new_bias, *layer.args[3:], **layer.kwargs)
 
 

@@ -65,7 +65,7 @@ def run(module: fx.GraphModule, context: Context) -> None:
         needed = needed and not any(user.op == "output" for user in users)
         if needed and not _is_plain(node) and _is_small(values[node], [values[item] for item in sources[node]]):
             names = sorted(context.key(item) for item in sources[node])
-            replace(node, context.add_constant(values[node], names[0] if names else node.name))
+            replace(node, context.add_constant(values[node], names[0] if names else node.name, names))
             context.counts["fold"] += 1
 
 

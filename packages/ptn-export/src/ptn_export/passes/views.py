@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from ptn_export.dims import SCALAR_TYPES
 from ptn_export.passes._graph import Context, dtype_of, has_value_type, insert_like, is_call, operand, replace, shape_of
 
 __all__ = ["run"]
@@ -93,5 +94,6 @@ def _cast_back(node: fx.Node, origin: Any, between: Any) -> fx.Node | None:
     narrow, wide = dtype_of(origin), dtype_of(between)
     if narrow is None or wide is None or dtype_of(node) != narrow or not isinstance(origin, fx.Node):
         return None
-    exact = narrow.is_floating_point and wide.is_floating_point and torch.promote_types(narrow, wide) == wide
+    is_known = {narrow, wide} <= SCALAR_TYPES.keys() and narrow.is_floating_point and wide.is_floating_point
+    exact = is_known and torch.promote_types(narrow, wide) == wide  # which PyTorch refuses to say of float8
     return origin if exact else None
