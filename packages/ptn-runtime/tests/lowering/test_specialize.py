@@ -434,6 +434,13 @@ def test_nested_graph_must_not_write_to_operands():
     assert "writes to its operand 'a'" in raised(LoweringError, g.build(result))
 
 
+def test_operators_on_lists_of_tensors_are_refused_with_a_way_out():
+    g = GraphBuilder()
+    x = g.input("x", F32, 2)
+    text = raised(LoweringError, g.build(g.call("torch.ops.aten._foreach_neg_.default", [x])))
+    assert "aten._foreach_neg_.default works on a list of tensors at once; call the plain operator for each" in text
+
+
 def test_unknown_operator_in_a_nested_graph():
     g = GraphBuilder()
     x = g.input("x", F32, 4)

@@ -189,7 +189,19 @@ def reads_of_stale_views(self, x, y):
     return left * 1, right.reshape(2, 3), z.view(2, 6)
 
 
+def random_numbers(self, x, y):
+    z = x.clone()
+    z.uniform_(2, 2)
+    z[0].normal_(3, 0)
+    z[:, 1].bernoulli_(1.0)
+    z[1, 2:].bernoulli_(torch.zeros(2))
+    z[2].random_(1)  # from 0 to below 1
+    self.state[0].uniform_(5, 5)
+    return z, z.t()
+
+
 BODIES = [
+    random_numbers,
     odd_views,
     reads_of_stale_views,
     slice_assignment,

@@ -72,6 +72,17 @@ def undefined() -> Iterator[Case]:
         like = {"self": floats(40, 5, dtype=dtype)}
         yield Case("aten.rand_like.default", name, like, compare="form", within=unit)
         yield Case("aten.randn_like.default", name, like, compare="form", within=(-9, 9))
+    without_axes: dict[str, dict[str, Any]] = {
+        "aten.rand.default": {},
+        "aten.randn.default": {},
+        "aten.randint.default": {"high": 3},
+        "aten.randint.low": {"low": -2, "high": 3},
+        "aten.bernoulli.default": {"self": np.array(0.5, np.float32)},
+        "aten.normal.float_float": {"mean": 1.0, "std": 2.0},
+    }
+    for op, args in without_axes.items():
+        size = {} if "self" in args else {"size": ()}
+        yield Case(op, "0-d", {**args, **size}, compare="form", within=(-30, 30))
     yield Case("aten.randint.default", "int64", {"high": 3, "size": (40,)}, compare="form", within=(0, 3))
     yield Case("aten.randint.low", "int64", {"low": -2, "high": 3, "size": (40,)}, compare="form", within=(-2, 3))
     yield Case("aten.randint.low", "float32", {"low": 5, "high": 6, "size": (4,), "dtype": T.FLOAT},
@@ -80,11 +91,68 @@ def undefined() -> Iterator[Case]:
     yield Case("aten.randperm.default", "int32", {"n": 5, "dtype": T.INT}, compare="sorted values")
 
 
+def refilled() -> Iterator[Case]:
+    """Random numbers in the place of a tensor's; where the range is one number, that is the result."""
+    ones = np.ones((40, 5), np.float32)
+    for dtype in (T.FLOAT, T.HALF, T.BFLOAT16, T.DOUBLE):
+        name = dtype.torch_name
+        x = {"self": floats(40, 5, dtype=dtype)}
+        ranges: dict[str, tuple[dict[str, Any], tuple[float, float]]] = {
+            "aten.uniform.default": ({"from": -2.0, "to": 3.0}, (-2.0, 3.0)),
+            "aten.normal_functional.default": ({"mean": 50.0, "std": 1.0}, (40.0, 60.0)),
+            "aten.exponential.default": ({"lambd": 2.0}, (1e-38, 30.0)),
+            "aten.log_normal.default": ({"mean": 0.0, "std": 0.1}, (0.2, 5.0)),
+            "aten.geometric.default": ({"p": 0.5}, (1.0, 80.0)),
+            "aten.bernoulli.p": ({"p": 0.5}, (0.0, 1.5)),
+            "aten.random.to": ({"to": 4}, (0.0, 4.0)),
+            "aten.random.from": ({"from": -3, "to": 4}, (-3.0, 4.0)),
+            "aten.random.default": ({}, (0.0, 2.0**54)),
+            "aten.randint_like.default": ({"high": 4}, (0.0, 4.0)),
+            "aten.randint_like.low_dtype": ({"low": -3, "high": 4}, (-3.0, 4.0)),
+        }
+        for op, (args, within) in ranges.items():
+            yield Case(op, name, {**x, **args}, compare="form", within=within)
+            if dtype is T.FLOAT:
+                yield Case(op, "0-d", {"self": np.ones((), np.float32), **args}, compare="form", within=within)
+        for p in (0.0, 1.0):
+            expected = (np.full((40, 5), p, dtype.numpy),)
+            yield Case("aten.bernoulli.p", f"{name}, {p}", {**x, "p": p}, expected)
+            yield Case("aten.bernoulli.default", f"{name}, {p}", {"self": expected[0]}, expected)
+            yield Case("aten.bernoulli.Tensor", f"{name}, {p}", {**x, "p": expected[0][0]}, expected)
+        yield Case("aten.uniform.default", f"{name}, one number", {**x, "from": 2.0, "to": 2.0},
+                   (np.full((40, 5), 2, dtype.numpy),))  # fmt: skip
+    yield Case("aten.cauchy.default", "float32", {"self": ones}, compare="form")
+    yield Case("aten.random.from", "int64, to the end", {"self": integers(40), "from": 5, "to": None},
+               compare="form", within=(5, 2.0**63))  # fmt: skip
+    yield Case("aten.random.default", "uint8", {"self": integers(40, dtype=T.BYTE, low=0)}, compare="form",
+               within=(0, 256))  # fmt: skip
+    mean, still = floats(40, 5), np.zeros((1, 5), np.float32)
+    yield Case("aten.normal.Tensor_Tensor", "no spread", {"mean": mean, "std": still}, (mean,))
+    yield Case("aten.normal.Tensor_float", "no spread", {"mean": mean, "std": 0.0}, (mean,))
+    yield Case("aten.normal.float_Tensor", "no spread", {"mean": 1.0, "std": np.zeros_like(ones)}, (ones,))
+    yield Case("aten.normal.float_float", "no spread", {"mean": 1.0, "std": 0.0, "size": (40, 5)}, (ones,))
+    sized = {"size": (40,), "mean": -50.0, "std": 1.0, "dtype": T.HALF}
+    yield Case("aten.normal.float_float", "float16", sized, compare="form", within=(-60, -40))
+    certain = np.array([[0, 3, 0, 0], [0, 0, 0, 1]], np.float32)
+    drawn = (np.array([[1, 1, 1], [3, 3, 3]]),)
+    again = {"num_samples": 3, "replacement": True}
+    yield Case("aten.multinomial.default", "certain", {"self": certain, **again}, drawn)
+    yield Case("aten.multinomial.default", "again and again", {"self": certain + 1, **again}, compare="form",
+               within=(0, 4))  # fmt: skip
+    each = {"self": np.array([5, 1, 2], np.float32), "num_samples": 3}
+    yield Case("aten.multinomial.default", "each once", each, (np.arange(3),), compare="sorted values")
+    first = {"self": np.array([0, 1, 0, 2], np.float32), "num_samples": 2}
+    yield Case("aten.multinomial.default", "no weight, no sample", first, (np.array([1, 3]),), compare="sorted values")
+    yield Case("aten.empty_permuted.default", "form", {"size": (2, 3), "physical_layout": (1, 0), "dtype": T.FLOAT},
+               compare="form")  # fmt: skip
+
+
 def cases() -> Iterator[Case]:
     """Every case of the family."""
     yield from like()
     yield from ranges()
     yield from undefined()
+    yield from refilled()
     for dtype in DTYPES:
         name = dtype.torch_name
         yield Case("aten.full.default", name, {"size": (2, 3), "fill_value": 1, "dtype": dtype})

@@ -85,6 +85,10 @@ def more_unary() -> Iterator[Case]:
         yield Case(op, "eps", {"self": edges, "eps": 0.1})
     yield Case("aten.erfinv.default", "edges", {"self": array([-1, 1, 0, 1.5])}, (array([-INF, INF, 0, NAN]),))
     yield Case("aten.digamma.default", "poles", {"self": array([0.0, -0.0, -1.0, -1.5, -10.3, 100.0])})
+    yield Case("aten.i0.default", "large", {"self": array([0.0, -3.5, 50.0, 90.0, INF, NAN])})
+    for dtype in (T.FLOAT, T.HALF, T.BFLOAT16, T.DOUBLE):
+        parts = {"self": array([0.0, -0.0, 1.0, -3.5, 1e-7, 6e4], dtype)}
+        yield Case("aten.frexp.Tensor", dtype.torch_name, parts)
     yield Case("aten.lgamma.default", "poles", {"self": array([0.0, -1.0, -1.5, 1.0, 2.0, 100.0])})
     yield Case("aten.sinc.default", "zero", {"self": array([0.0, -0.0, 1.0])}, (array([1, 1, 0]),), atol=1e-6)
     yield Case("aten.signbit.default", "zeros", {"self": array([0.0, -0.0])}, (array([False, True], T.BOOL),))

@@ -210,6 +210,16 @@ def other_writing() -> Iterator[Case]:
 def selected_by_data() -> Iterator[Case]:
     """Results whose number depends on the data."""
     odd = np.array([[0, np.nan, -0.0], [1, 0, 2]], np.float32)
+    for size in (0, 2, 9):
+        yield Case("aten.nonzero_static.default", f"{size}", {"self": odd, "size": size})
+    yield Case("aten.nonzero_static.default", "filled", {"self": odd, "size": 9, "fill_value": 7})
+    bins = np.array([1, 4, 1, 0, 1])
+    weighted = {"self": bins, "weights": floats(5)}
+    yield Case("aten.bincount.default", "counts", {"self": bins}, (np.array([1, 3, 0, 0, 1]),), data_dependent=True)
+    yield Case("aten.bincount.default", "more bins", {"self": bins, "minlength": 7}, data_dependent=True)
+    yield Case("aten.bincount.default", "float32 weights", weighted, data_dependent=True)
+    whole = {"self": bins.astype(np.int32), "weights": integers(5)}
+    yield Case("aten.bincount.default", "int64 weights", whole, data_dependent=True)
     yield Case("aten.nonzero.default", "float32", {"self": odd}, data_dependent=True)
     yield Case("aten.nonzero.default", "nothing", {"self": np.zeros((2, 3), np.int64)}, data_dependent=True)
     yield Case("aten.nonzero.default", "0-d", {"self": np.array(True)}, data_dependent=True)
@@ -220,6 +230,31 @@ def selected_by_data() -> Iterator[Case]:
     yield Case("aten.index_put.default", "mask, one value", put)
 
 
+def masks() -> Iterator[Case]:
+    """Masks among the indices: where they stand, beside others, and what is written where they are true."""
+    op, put = "aten.index.Tensor", "aten.index_put.default"
+    x = floats(3, 4, 5)
+    rows, row, cells = np.array([True, False, True]), np.array([1, 0]), integers(4, 5, dtype=T.BOOL)
+    for name, chosen in {
+        "mask of two axes": (None, cells),
+        "two masks": (rows, np.array([True, False, False, True])),
+        "mask beside an index": (row, None, np.array([True, False, True, False, False])),
+        "mask that chooses nothing": (np.zeros((3, 4), np.bool_),),
+    }.items():
+        yield Case(op, name, {"self": x, "indices": chosen}, data_dependent=True)
+    for name, chosen, values in (
+        ("mask, a row", (rows,), floats(5, seed=1)),
+        ("mask, an axis of 1", (rows,), floats(1, 4, 1, seed=1)),
+        ("mask of two axes, a column", (None, cells), floats(3, 1, seed=1)),
+    ):
+        for accumulate in (False, True):
+            args = {"self": x, "indices": chosen, "values": values, "accumulate": accumulate}
+            yield Case(put, f"{name}{', accumulate' if accumulate else ''}", args)
+    many = {"self": x, "indices": (rows,), "values": floats(2, 4, 5, seed=1)}
+    yield Case(put, "mask, as many values", many, data_dependent=True)
+    yield Case(put, "mask, as many values, accumulate", {**many, "accumulate": True}, data_dependent=True)
+
+
 def cases() -> Iterator[Case]:
     """Every case of the family."""
     yield from table_gradients()
@@ -227,6 +262,7 @@ def cases() -> Iterator[Case]:
     yield from axes_of_indices()
     yield from other_writing()
     yield from selected_by_data()
+    yield from masks()
     yield from embeddings()
     yield from selection()
     yield from writing()

@@ -159,6 +159,12 @@ def more_extremes() -> Iterator[Case]:
     for dim in (0, -1):
         yield Case("aten.median.dim", f"dim {dim}", {"self": x, "dim": dim, "keepdim": True})
     yield Case("aten.median.dim", "nan wins", {"self": odd, "dim": 0}, (np.array(NAN, np.float32), np.array(1)))
+    gaps = np.array([[NAN, 3, 1, NAN], [4, 2, 8, 6], [NAN, NAN, 5, NAN]], np.float32)
+    yield Case("aten.nanmedian.default", "skips nan", {"self": gaps}, (np.array(4, np.float32),))
+    yield Case("aten.nanmedian.default", "nothing but nan", {"self": np.full(3, NAN, np.float32)})
+    yield Case("aten.nanmedian.default", "int64", {"self": integers(3, 5)})
+    for dim in (0, 1):
+        yield Case("aten.nanmedian.dim", f"dim {dim}", {"self": gaps, "dim": dim, "keepdim": True})
     yield Case("aten.aminmax.default", "all", {"self": x})
     yield Case("aten.aminmax.default", "dim 1", {"self": x, "dim": 1, "keepdim": True})
     yield Case("aten.aminmax.default", "nan wins", {"self": odd})

@@ -52,6 +52,16 @@ def further() -> Iterator[Case]:
     sorter = {"sorted_sequence": np.array([2, -1, 0], np.float32), "self": found, "sorter": np.array([1, 2, 0])}
     yield Case("aten.searchsorted.Tensor", "sorter", sorter)
     yield Case("aten.searchsorted.Tensor", "side", {"sorted_sequence": edges, "self": found, "side": "right"})
+    rows = np.array([[1, 2], [1, 2], [0, 5], [1, 2], [0, 5]], np.float32)
+    for name, options in {"": {}, ", inverse and counts": {"return_inverse": True, "return_counts": True}}.items():
+        for dim in (0, 1):
+            args = {"self": rows, "dim": dim, **options}
+            yield Case("aten.unique_dim.default", f"dim {dim}{name}", args, data_dependent=True)
+            yield Case("aten.unique_consecutive.default", f"dim {dim}{name}", args, data_dependent=True)
+        flat = {"self": np.array([[3, 3, 1], [1, 3, 3]]), **options}
+        yield Case("aten.unique_consecutive.default", f"flat{name}", flat, data_dependent=True)
+        line = {"self": np.array([3, 3, 1]), "dim": 0, **options}
+        yield Case("aten.unique_consecutive.default", f"one axis{name}", line, data_dependent=True)
     repeated = np.array([3, 1, 3, 2, 1])
     for name, options in {
         "values": {},

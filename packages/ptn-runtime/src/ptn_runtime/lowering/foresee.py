@@ -100,7 +100,7 @@ def _answers(cut: Cut) -> Iterator[Answer]:
         return
     # Where the program compares sizes, such as `torch._check(found.shape[0] == 3)`, the largest may not fit.
     for count in (_LARGEST, *_NUMBERS):
-        specs = _selected(cut.node.op, cut.node.args, count)
+        specs = _selected(cut.node.op, cut.node.args, count) or _described(cut.metas, count)
         if specs is not None:
             yield tuple(
                 TensorSpec(spec.dtype, _clipped(spec.shape, meta)) for spec, meta in zip(specs, cut.metas, strict=True)
@@ -124,6 +124,17 @@ def _numbers(cut: Cut) -> Iterator[Answer]:
         tried = [number for number in (*cut.hints, *_NUMBERS) if abs(number) <= _LARGEST]
     for number in dict.fromkeys(tried):
         yield np.array(number).astype(dtype.numpy).tobytes()
+
+
+def _described(metas: tuple[TensorMeta | None, ...], count: int) -> tuple[TensorSpec, ...] | None:
+    """The results of any other operator by what the file says of them: open axes have `count` elements or a few."""
+    specs = []
+    for meta in metas:
+        if meta is None:
+            return None
+        sizes = (dim.max if dim.max >= 0 else max(dim.min, min(count, _NUMBERS[-1])) for dim in meta.sizes)
+        specs.append(TensorSpec(meta.dtype, tuple(sizes)))
+    return tuple(specs)
 
 
 def _selected(op: str, args: dict[str, Any], count: int) -> tuple[TensorSpec, ...] | None:
@@ -172,9 +183,15 @@ def _distinct(args: dict[str, Any], count: int, *, flat: bool) -> tuple[TensorSp
 
 
 def _indexed(shape: tuple[int, ...], indices: tuple[Value | None, ...], count: int) -> tuple[int, ...]:
-    """The shape of `self[indices]` where every mask selects `count` places, or as many as the smallest has."""
-    masks = [index for index in indices if index is not None and index.dtype in MASK_DTYPES]
-    count = min(count, *(mask.numel for mask in masks))
+    """The shape of `self[indices]` where every mask selects `count` places, or as many as the smallest has.
+
+    Beside other indices a mask must select as many as they have, or one.
+    """
+    given = [index for index in indices if index is not None]
+    count = min([count, *(index.numel for index in given if index.dtype in MASK_DTYPES)])
+    beside = np.broadcast_shapes(*(index.shape for index in given if index.dtype not in MASK_DTYPES))
+    if beside and beside[-1] != 1:
+        count = beside[-1]
     expanded: list[TensorSpec | Value | None] = []
     for index in indices:
         if index is not None and index.dtype in MASK_DTYPES:

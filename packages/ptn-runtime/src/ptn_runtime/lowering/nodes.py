@@ -86,6 +86,8 @@ class NodeReader:
 
     def _handler(self, context: _Context) -> Callable[[_Context], None]:
         op = context.op
+        if op.startswith("aten._foreach_"):
+            raise BindError("works on a list of tensors at once; call the plain operator for each before exporting")
         if op in names.NO_OPS:
             return self._drop
         if op in SCALAR_FUNCTIONS or op in SIZE_FUNCTIONS:

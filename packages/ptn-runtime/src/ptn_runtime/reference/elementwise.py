@@ -53,6 +53,7 @@ _FLOAT_FUNCTIONS: dict[str, Function] = {
     "cosh": np.cosh,
     "deg2rad": np.deg2rad,
     "digamma": _special.digamma,
+    "i0": lambda x: np.i0(x).astype(x.dtype).reshape(x.shape),
     "erf": _special.erf,
     "erfc": _special.erfc,
     "erfinv": _special.erfinv,
@@ -563,3 +564,9 @@ def isclose(
     allowed = atol + np.abs(rtol * b)
     difference = np.abs(a - b)
     return np.asarray(close | (np.isfinite(difference) & (difference <= allowed)))
+
+
+@kernel("aten.frexp.Tensor")
+def frexp(out: Outputs, self: Array) -> tuple[Array, Array]:
+    mantissa, exponent = np.frexp(widen(self))
+    return finish(np.asarray(mantissa), out.dtype), np.asarray(exponent, np.int32)

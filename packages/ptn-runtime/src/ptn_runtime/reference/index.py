@@ -370,6 +370,25 @@ def nonzero(out: Outputs, self: Array) -> Array:
     return np.argwhere(widen(self)).astype(np.int64)
 
 
+@kernel("aten.nonzero_static.default")
+def nonzero_static(out: Outputs, self: Array, *, size: int, fill_value: int = -1) -> Array:
+    found = np.argwhere(widen(self))[:size]
+    result = np.full(out.shape, fill_value, np.int64)
+    result[: len(found)] = found
+    return result
+
+
+@kernel("aten.bincount.default")
+def bincount(out: Outputs, self: Array, weights: Array | None = None, minlength: int = 0) -> Array:
+    if self.size and int(self.min()) < 0:
+        raise IndexOutOfRangeError(f"the bin {int(self.min())} is negative")
+    bins = self.astype(np.int64)
+    if weights is None or not bins.size:  # PyTorch forgets the weights of nothing
+        return np.bincount(bins, minlength=minlength).astype(np.int64)
+    kind = np.float32 if weights.dtype == np.float32 else np.float64
+    return np.bincount(bins, cast(weights, np.dtype(np.float64)), minlength).astype(kind)
+
+
 @kernel("aten.masked_select.default")
 def masked_select(out: Outputs, self: Array, mask: Array) -> Array:
     shape = np.broadcast_shapes(self.shape, mask.shape)

@@ -256,6 +256,29 @@ def median_dim(out: Outputs, self: Array, dim: int, keepdim: bool = False) -> tu
     return finish(values, out.dtype).reshape(out.shape), index.astype(np.int64).reshape(out.shape)
 
 
+def _lower_medians_of_numbers(rows: Array) -> Array:
+    """The index of the lower median of the numbers in each row; of the first element where all are NaN."""
+    order = rows.argsort(axis=1, kind="stable")  # NaN last
+    numbers = np.count_nonzero(rows == rows, axis=1)
+    return np.take_along_axis(order, np.maximum(numbers - 1, 0)[:, None] // 2, 1)[:, 0]
+
+
+@kernel("aten.nanmedian.default")
+def nanmedian_all(out: Outputs, self: Array) -> Array:
+    rows = gathered(widen(self), None)
+    if not rows.shape[1]:
+        return np.full(out.shape, np.nan, self.dtype)
+    return finish(rows[0, _lower_medians_of_numbers(rows)[0]], out.dtype)
+
+
+@kernel("aten.nanmedian.dim")
+def nanmedian_dim(out: Outputs, self: Array, dim: int, keepdim: bool = False) -> tuple[Array, Array]:
+    rows = gathered(widen(self), dim)
+    index = _lower_medians_of_numbers(rows)
+    values = np.take_along_axis(rows, index[:, None], 1)
+    return finish(values, out.dtype).reshape(out.shape), index.astype(np.int64).reshape(out.shape)
+
+
 @kernel("aten.any.default", "aten.any.dim", "aten.any.dims")
 def any_(out: Outputs, self: Array, dim: int | Axes | None = None, keepdim: bool = False) -> Array:
     rows = gathered(truth(self), dim, empty_is_all=False)

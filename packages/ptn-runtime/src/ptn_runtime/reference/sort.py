@@ -8,6 +8,7 @@ import numpy as np
 
 from ptn_runtime.reference._numerics import common_type, finish, operand, widen
 from ptn_runtime.reference.registry import Array, Number, Outputs, kernel
+from ptn_runtime.shapes.sort import flattens
 
 
 def order(x: Array, axis: int, descending: bool) -> Array:
@@ -104,3 +105,49 @@ def unique2(
         inverse.reshape(self.shape) if return_inverse else empty,
         counts if return_counts else empty,
     )
+
+
+@kernel("aten.unique_dim.default")
+def unique_dim(
+    out: Outputs,
+    self: Array,
+    dim: int,
+    sorted: bool = True,
+    return_inverse: bool = False,
+    return_counts: bool = False,
+) -> tuple[Array, Array, Array]:
+    slices = _slices(self, dim)
+    # A stable sort by one column after the other, the first one last, is the lexicographic order.
+    order_of = np.lexsort(slices.T[::-1]) if slices.shape[1] else np.arange(len(slices))
+    starts, run_of = _runs(slices[order_of])
+    inverse = np.empty(len(slices), np.int64)
+    inverse[order_of] = run_of
+    return self.take(order_of[starts], axis=dim), inverse, np.diff(starts, append=len(slices))
+
+
+@kernel("aten.unique_consecutive.default")
+def unique_consecutive(
+    out: Outputs, self: Array, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None
+) -> tuple[Array, Array, Array]:
+    flat = flattens(self.ndim, dim)
+    slices = widen(self).reshape(-1, 1) if flat else _slices(self, dim or 0)
+    starts, run_of = _runs(slices)
+    counts = np.diff(starts, append=len(slices))
+    if not flat:
+        return self.take(starts, axis=dim), run_of, counts
+    empty = np.zeros((0,), np.int64)
+    inverse = run_of.reshape(self.shape) if return_inverse else empty
+    return self.reshape(-1)[starts], inverse, counts if return_counts else empty
+
+
+def _slices(self: Array, dim: int) -> Array:
+    """Each slice along `dim` as a row."""
+    moved = np.moveaxis(widen(self), dim, 0)
+    return moved.reshape(moved.shape[0], math.prod(moved.shape[1:]))
+
+
+def _runs(rows: Array) -> tuple[Array, Array]:
+    """Where each run of equal rows starts, and the number of each row's run."""
+    new = np.ones(len(rows), np.bool_)
+    new[1:] = (rows[1:] != rows[:-1]).any(axis=1)
+    return np.flatnonzero(new), np.cumsum(new) - 1

@@ -6,6 +6,7 @@ per family holds the rules; the modules are imported together when the catalogue
 
 from __future__ import annotations
 
+import keyword
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import CodeType, MappingProxyType
@@ -101,26 +102,44 @@ OPERATORS: FamilyTable[Operator] = FamilyTable(__name__, FAMILIES, "shape rule")
 def shape_rule(*names: str, deterministic: bool = True) -> Callable[[_Rule], _Rule]:
     """Enters the decorated rule into `OPERATORS` under each of `names`.
 
-    The rule's parameters are the operator's schema: same names, order and defaults. It returns one `TensorSpec`, or a
-    tuple of them for several results or a `Tensor[]` result, and raises `ValueError` with the reason where the
-    arguments do not fit (`DataDependentError` where the shape cannot be known before the operator runs). A parameter
-    that takes tensors says so in its annotation (`Tensor`, `Tensor | Number`, `tuple[Tensor, ...]`).
+    The rule's parameters are the operator's schema: same names (`from_` for `from`), order and defaults. It returns
+    one `TensorSpec`, or a tuple of them for several results or a `Tensor[]` result, and raises `ValueError` with the
+    reason where the arguments do not fit (`DataDependentError` where the shape cannot be known before the operator
+    runs). A parameter that takes tensors says so in its annotation (`Tensor`, `Tensor | Number`, `tuple[Tensor, ...]`).
     """
 
     def register(rule: _Rule) -> _Rule:
         code: CodeType = rule.__code__
-        parameters = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+        named = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+        parameters = tuple(map(_schema_name, named))
         positional: tuple[Any, ...] = rule.__defaults__ or ()
-        defaults = dict(zip(parameters[code.co_argcount - len(positional) :], positional, strict=False))
+        defaults: dict[str, Any] = dict(zip(parameters[code.co_argcount - len(positional) :], positional, strict=False))
         defaults.update(rule.__kwdefaults__ or {})
-        numbers = frozenset(p for p in parameters if "Tensor" not in rule.__annotations__[p])
+        numbers = frozenset(_schema_name(p) for p in named if "Tensor" not in rule.__annotations__[p])
         family = rule.__module__.rpartition(".")[2]
+        called = rule if parameters == named else _respelled(rule)
         for name in names:
-            entry = Operator(name, family, rule, parameters, MappingProxyType(defaults), numbers, deterministic)
+            entry = Operator(name, family, called, parameters, MappingProxyType(defaults), numbers, deterministic)
             OPERATORS.enter(name, entry)
         return rule
 
     return register
+
+
+def _schema_name(parameter: str) -> str:
+    """A parameter's name in the schema: `from`, which Python keeps for itself, is written `from_` in a rule."""
+    bare = parameter.removesuffix("_")
+    return bare if keyword.iskeyword(bare) else parameter
+
+
+def _respelled(rule: Callable[..., Specs]) -> Callable[..., Specs]:
+    """`rule` under the schema's names."""
+
+    def called(**args: Any) -> Specs:
+        return rule(**{f"{name}_" if keyword.iskeyword(name) else name: value for name, value in args.items()})
+
+    called.__annotations__ = {_schema_name(name): kind for name, kind in rule.__annotations__.items()}
+    return called
 
 
 def infer(op: str, args: Mapping[str, Any]) -> tuple[TensorSpec, ...]:

@@ -7,7 +7,7 @@ import math
 from ptn_format.dtypes import ScalarType
 
 from ptn_runtime.shapes import DataDependentError, Number, Tensor, TensorSpec, shape_rule
-from ptn_runtime.shapes._broadcast import require
+from ptn_runtime.shapes._broadcast import broadcast, require
 from ptn_runtime.shapes._promotion import number_type
 
 Sizes = tuple[int, ...]
@@ -362,3 +362,169 @@ def randint_low(
     pin_memory: bool | None = None,
 ) -> TensorSpec:
     return _made(size, dtype, ScalarType.LONG)
+
+
+@shape_rule("aten.randint_like.default", deterministic=False)
+def randint_like(
+    self: Tensor,
+    high: int,
+    *,
+    dtype: ScalarType | None = None,
+    layout: str | None = None,
+    device: str | None = None,
+    pin_memory: bool | None = None,
+    memory_format: str | None = None,
+) -> TensorSpec:
+    return _made(self.shape, dtype, self.dtype)
+
+
+@shape_rule("aten.randint_like.low_dtype", deterministic=False)
+def randint_like_low(
+    self: Tensor,
+    low: int,
+    high: int,
+    *,
+    dtype: ScalarType | None = None,
+    layout: str | None = None,
+    device: str | None = None,
+    pin_memory: bool | None = None,
+    memory_format: str | None = None,
+) -> TensorSpec:
+    return _made(self.shape, dtype, self.dtype)
+
+
+@shape_rule("aten.empty_permuted.default")
+def empty_permuted(
+    size: Sizes,
+    physical_layout: Sizes,
+    *,
+    dtype: ScalarType | None = None,
+    layout: str | None = None,
+    device: str | None = None,
+    pin_memory: bool | None = None,
+) -> TensorSpec:
+    return _made(size, dtype)
+
+
+# --- random numbers in the place of a tensor's ------------------------------------------------------------------
+
+
+def _refilled(self: Tensor) -> TensorSpec:
+    if not self.dtype.is_floating_point:
+        raise ValueError(f"self must be floating point, got {self.dtype.torch_name}")
+    return TensorSpec(self.dtype, self.shape)
+
+
+def _require_probability(p: float) -> None:
+    require(0 <= p <= 1, f"p must lie between 0 and 1, got {p}")
+
+
+@shape_rule("aten.uniform.default", deterministic=False)
+def uniform(self: Tensor, from_: float = 0.0, to: float = 1.0) -> TensorSpec:
+    require(from_ <= to, f"from = {from_} must not be larger than to = {to}")
+    return _refilled(self)
+
+
+@shape_rule("aten.normal_functional.default", deterministic=False)
+def normal_functional(self: Tensor, mean: float = 0.0, std: float = 1.0) -> TensorSpec:
+    require(std >= 0, f"std must not be negative, got {std}")
+    return _refilled(self)
+
+
+@shape_rule("aten.normal.Tensor_Tensor", deterministic=False)
+def normal_tensors(mean: Tensor, std: Tensor) -> TensorSpec:
+    return TensorSpec(mean.dtype, broadcast(mean, std))
+
+
+@shape_rule("aten.normal.Tensor_float", deterministic=False)
+def normal_mean(mean: Tensor, std: float = 1.0) -> TensorSpec:
+    return normal_functional(mean, 0.0, std)
+
+
+@shape_rule("aten.normal.float_Tensor", deterministic=False)
+def normal_std(mean: float, std: Tensor) -> TensorSpec:
+    return _refilled(std)
+
+
+@shape_rule("aten.normal.float_float", deterministic=False)
+def normal_size(
+    mean: float,
+    std: float,
+    size: Sizes,
+    *,
+    dtype: ScalarType | None = None,
+    layout: str | None = None,
+    device: str | None = None,
+    pin_memory: bool | None = None,
+) -> TensorSpec:
+    require(std >= 0, f"std must not be negative, got {std}")
+    return _made(size, dtype)
+
+
+@shape_rule("aten.log_normal.default", deterministic=False)
+def log_normal(self: Tensor, mean: float = 1.0, std: float = 2.0) -> TensorSpec:
+    require(std > 0, f"std must be positive, got {std}")
+    return _refilled(self)
+
+
+@shape_rule("aten.exponential.default", deterministic=False)
+def exponential(self: Tensor, lambd: float = 1.0) -> TensorSpec:
+    require(lambd > 0, f"lambd must be positive, got {lambd}")
+    return _refilled(self)
+
+
+@shape_rule("aten.cauchy.default", deterministic=False)
+def cauchy(self: Tensor, median: float = 0.0, sigma: float = 1.0) -> TensorSpec:
+    require(sigma > 0, f"sigma must be positive, got {sigma}")
+    return _refilled(self)
+
+
+@shape_rule("aten.geometric.default", deterministic=False)
+def geometric(self: Tensor, p: float) -> TensorSpec:
+    require(0 < p < 1, f"p must lie between 0 and 1, got {p}")
+    return TensorSpec(self.dtype, self.shape)
+
+
+@shape_rule("aten.bernoulli.default", deterministic=False)
+def bernoulli(self: Tensor) -> TensorSpec:
+    return _refilled(self)
+
+
+@shape_rule("aten.bernoulli.p", deterministic=False)
+def bernoulli_p(self: Tensor, p: float) -> TensorSpec:
+    _require_probability(p)
+    return TensorSpec(self.dtype, self.shape)
+
+
+@shape_rule("aten.bernoulli.Tensor", deterministic=False)
+def bernoulli_tensor(self: Tensor, p: Tensor) -> TensorSpec:
+    require(broadcast(self, p) == self.shape, f"p {list(p.shape)} does not fit self {list(self.shape)}")
+    return TensorSpec(self.dtype, self.shape)
+
+
+@shape_rule("aten.random.default", deterministic=False)
+def random(self: Tensor) -> TensorSpec:
+    return TensorSpec(self.dtype, self.shape)
+
+
+@shape_rule("aten.random.to", deterministic=False)
+def random_to(self: Tensor, to: int) -> TensorSpec:
+    require(to > 0, f"to must be positive, got {to}")
+    return TensorSpec(self.dtype, self.shape)
+
+
+@shape_rule("aten.random.from", deterministic=False)
+def random_from(self: Tensor, from_: int, to: int | None) -> TensorSpec:
+    if to is not None:
+        require(from_ < to, f"from = {from_} must be smaller than to = {to}")
+    return TensorSpec(self.dtype, self.shape)
+
+
+@shape_rule("aten.multinomial.default", deterministic=False)
+def multinomial(self: Tensor, num_samples: int, replacement: bool = False) -> TensorSpec:
+    require(len(self.shape) in (1, 2), f"expected probabilities of one or two axes, got {list(self.shape)}")
+    _refilled(self)
+    require(num_samples > 0, f"num_samples must be positive, got {num_samples}")
+    if not replacement and num_samples > self.shape[-1]:
+        raise ValueError(f"{num_samples} samples without replacement cannot come from {self.shape[-1]} categories")
+    return TensorSpec(ScalarType.LONG, (*self.shape[:-1], num_samples))

@@ -47,6 +47,7 @@ def _require_float(tensor: Tensor) -> TensorSpec:
             "exp",
             "exp2",
             "expm1",
+            "i0",
             "lgamma",
             "log",
             "log10",
@@ -486,3 +487,10 @@ def isclose(
     self: Tensor, other: Tensor, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False
 ) -> TensorSpec:
     return TensorSpec(BOOL, broadcast(self, other))
+
+
+@shape_rule("aten.frexp.Tensor")
+def frexp(self: Tensor) -> tuple[TensorSpec, TensorSpec]:
+    if not self.dtype.is_floating_point:
+        raise ValueError(f"self must be floating point, got {self.dtype.torch_name}")
+    return TensorSpec(self.dtype, self.shape), TensorSpec(ScalarType.INT, self.shape)

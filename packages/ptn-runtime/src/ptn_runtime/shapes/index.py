@@ -322,3 +322,19 @@ def diagonal_shape(shape: Shape, offset: int, dim1: int, dim2: int) -> Shape:
     rows, columns = shape[first], shape[second]
     length = max(min(rows, columns - offset) if offset >= 0 else min(rows + offset, columns), 0)
     return (*(size for axis, size in enumerate(shape) if axis not in (first, second)), length)
+
+
+@shape_rule("aten.nonzero_static.default")
+def nonzero_static(self: Tensor, *, size: int, fill_value: int = -1) -> TensorSpec:
+    require(size >= 0, f"size must not be negative, got {size}")
+    return TensorSpec(ScalarType.LONG, (size, len(self.shape)))
+
+
+@shape_rule("aten.bincount.default")
+def bincount(self: Tensor, weights: Tensor | None = None, minlength: int = 0) -> TensorSpec:
+    require(len(self.shape) == 1, f"expected one axis, got {list(self.shape)}")
+    if self.dtype.is_floating_point or self.dtype is ScalarType.BOOL:
+        raise ValueError(f"self must be of an integer type, got {self.dtype.torch_name}")
+    if weights is not None:
+        require(weights.shape == self.shape, f"weights {list(weights.shape)} do not fit self {list(self.shape)}")
+    raise DataDependentError("the number of bins depends on the data")

@@ -129,14 +129,14 @@ def amax(self: Tensor, dim: Axes = (), keepdim: bool = False) -> TensorSpec:
     return TensorSpec(self.dtype, _reduce(self, dim, keepdim))
 
 
-@shape_rule("aten.max.default", "aten.min.default", "aten.median.default")
+@shape_rule("aten.max.default", "aten.min.default", "aten.median.default", "aten.nanmedian.default")
 def max_all(self: Tensor) -> TensorSpec:
     if self.shape and not all(self.shape) and not self.dtype.is_floating_point:
         raise ValueError(f"there is nothing to choose from in {list(self.shape)}")
     return TensorSpec(self.dtype, ())
 
 
-@shape_rule("aten.max.dim", "aten.min.dim", "aten.median.dim")
+@shape_rule("aten.max.dim", "aten.min.dim", "aten.median.dim", "aten.nanmedian.dim")
 def max_dim(self: Tensor, dim: int, keepdim: bool = False) -> tuple[TensorSpec, TensorSpec]:
     _require_elements(self, dim)
     shape = _reduce(self, dim, keepdim)

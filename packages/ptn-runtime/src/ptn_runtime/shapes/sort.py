@@ -119,3 +119,25 @@ def unique2(
     self: Tensor, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False
 ) -> tuple[TensorSpec, TensorSpec, TensorSpec]:
     raise DataDependentError("the number of distinct elements depends on the data")
+
+
+@shape_rule("aten.unique_dim.default")
+def unique_dim(
+    self: Tensor, dim: int, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False
+) -> tuple[TensorSpec, TensorSpec, TensorSpec]:
+    normalize_axis(dim, len(self.shape))
+    raise DataDependentError("the number of distinct slices depends on the data")
+
+
+def flattens(rank: int, dim: int | None) -> bool:
+    """Whether `unique_consecutive` looks at elements: it heeds the flags for surplus results then only."""
+    return dim is None or (dim == 0 and rank == 1)
+
+
+@shape_rule("aten.unique_consecutive.default")
+def unique_consecutive(
+    self: Tensor, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None
+) -> tuple[TensorSpec, TensorSpec, TensorSpec]:
+    if dim is not None:
+        normalize_axis(dim, len(self.shape))
+    raise DataDependentError("the number of runs of equal elements depends on the data")
