@@ -328,3 +328,19 @@ def test_what_cannot_be_foretold_ends_early():
     graph = initial_graph(lower(g.build(g.call("torch.ops.aten.view.default", places, [77]))))
     assert ops(graph) == ["abs.default"]
     assert graph.results == ()
+
+
+def test_a_mask_beside_an_index_selects_as_many():
+    g = GraphBuilder()
+    x = g.input("x", F32, 3, 4, 5)
+    indices = [g.input("i", I64, 6, 2), None, g.input("mask", BOOL, 5)]
+    graph = initial_graph(lower(g.build(g.call("torch.ops.aten.index.Tensor", x, indices))))
+    assert graph.outputs[0].shape == (6, 2, 4)
+
+
+def test_an_operator_without_a_known_bound_takes_those_of_the_file(monkeypatch):
+    monkeypatch.setattr("ptn_runtime.lowering.foresee._selected", lambda *_: None)
+    g = GraphBuilder()
+    meta = TensorMeta(I64, (Dim(3, 6), Dim(1, 1)))
+    graph = initial_graph(lower(g.build(g.call("torch.ops.aten.nonzero.default", g.input("x", I64, 9), meta=meta))))
+    assert graph.outputs[0].shape == (6, 1)

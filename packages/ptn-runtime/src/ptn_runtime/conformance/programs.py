@@ -34,7 +34,7 @@ from ptn_format.package import write_package
 
 from ptn_runtime.conformance.case import Array, floats
 
-__all__ = ["Given", "MethodBuilder", "affine", "counter", "echo", "lookup", "pack", "static_meta"]
+__all__ = ["Given", "MethodBuilder", "affine", "counter", "echo", "lookup", "pack", "selection", "static_meta"]
 
 Given: TypeAlias = Argument | str | int | None
 """An argument of a node: the name of a tensor, an integer, None, or any argument as the file has it."""
@@ -189,6 +189,25 @@ def lookup() -> tuple[bytes, Array]:
     method.call("rows", "aten.embedding.default", meta, weight="table", indices="ids")
     method.result("rows")
     return pack([method.build()], {"table": table}), table
+
+
+def selection() -> bytes:
+    """`total += x`, and `picked = relu(x[mask] + x[mask])`, whose size depends on the data; gives `picked`.
+
+    x is float32[5], mask bool[5]; `total` starts at zeros.
+    """
+    method = MethodBuilder("forward")
+    method.state("total", np.zeros(5, np.float32), has_data=False)
+    method.input("x", 5)
+    method.input("mask", 5, dtype=ScalarType.BOOL)
+    chosen = TensorMeta(ScalarType.FLOAT, (Dim(0, 5),))
+    method.call("sum", "aten.add.Tensor", method.metas["x"], self="total", other="x")
+    method.call("chosen", "aten.masked_select.default", chosen, self="x", mask="mask")
+    method.call("doubled", "aten.add.Tensor", chosen, self="chosen", other="chosen")
+    method.call("picked", "aten.relu.default", chosen, self="doubled")
+    method.update("total", "sum")
+    method.result("picked")
+    return pack([method.build()], {})
 
 
 def _as_reader(method: MethodBuilder) -> MethodBuilder:

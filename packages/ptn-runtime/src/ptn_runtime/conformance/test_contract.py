@@ -173,6 +173,18 @@ def test_sessions_do_not_share_state(load: Load) -> None:
         np.testing.assert_array_equal(model.run("read")[1], [1, 1])
 
 
+def test_sizes_that_depend_on_data(load: Load) -> None:
+    """The runtime cuts the method in two; the state changes in the second part, with what the first has computed."""
+    x = np.array([1, -2, 3, 4, -5], np.float32)
+    with load(programs.selection()) as model, model.session() as other:
+        for mask, picked in (([1, 1, 0, 0, 1], [2, 0, 0]), ([0, 0, 0, 0, 0], []), ([1, 0, 1, 1, 0], [2, 6, 8])):
+            np.testing.assert_array_equal(model(x, np.array(mask, np.bool_)), np.array(picked, np.float32))
+        np.testing.assert_array_equal(model.state["total"], 3 * x)
+        np.testing.assert_array_equal(other(x, np.ones(5, np.bool_)), [2, 0, 6, 8, 0])
+        np.testing.assert_array_equal(other.state["total"], x)
+        np.testing.assert_array_equal(model.state["total"], 3 * x)
+
+
 def test_sessions_run_side_by_side(load: Load) -> None:
     data, weight, bias = programs.affine()
     failures: list[BaseException] = []
