@@ -125,6 +125,21 @@ def test_average_pool_counts_padding_but_no_overhang() -> None:
     same(run("aten.avg_pool1d.default", self=wide, kernel_size=(3,), stride=(2,), ceil_mode=True), f32([[1, 1]]))
 
 
+def test_pools_visit_only_the_part_of_a_window_that_meets_the_input() -> None:
+    huge = (10**6, 10**6)  # EfficientNet pools whole images by a window that is larger than any of them
+    x = np.arange(12, dtype=np.float32).reshape(1, 3, 4)
+    args: dict[str, Any] = {"self": x, "kernel_size": huge, "padding": (1, 2), "ceil_mode": True}
+    same(run("aten.avg_pool2d.default", **args), f32([[66 / 40]]))  # 5 x 8 elements with the padding
+    same(run("aten.avg_pool2d.default", **args, count_include_pad=False), f32([[5.5]]))
+    same(run("aten.max_pool2d.default", **args), f32([[11]]))
+    values, index = run("aten.max_pool2d_with_indices.default", **args)
+    same(values, f32([[11]]))
+    same(index, np.array([[[11]]]))
+    counted = {"count_include_pad": False, "divisor_override": None}
+    shares = run("aten.avg_pool2d_backward.default", **args, grad_output=f32([[12]]), stride=huge, **counted)
+    same(shares, np.ones_like(x))
+
+
 def test_duplicates_add_up_where_they_are_accumulated() -> None:
     zeros, index = np.zeros(3, np.float32), np.array([1, 1, 2])
     values = f32(1, 2, 4)

@@ -23,6 +23,8 @@ def max_pools() -> Iterator[Case]:
     yield Case(op, "ceil", {"self": x, **base, "ceil_mode": True})
     yield Case(op, "dilated", {"self": x, **base, "dilation": (2, 1)})
     yield Case(op, "uneven", {"self": x, **base, "kernel_size": (2, 4), "stride": (1, 3), "padding": (0, 2)})
+    wide = {"kernel_size": (12, 20), "stride": (12, 20), "padding": (2, 3), "ceil_mode": True}
+    yield Case(op, "wider than the image", {"self": x, **wide})
     yield Case(op, "no batch axis", {"self": x[0], **base})
     yield Case(
         op, "ties take the first", {"self": np.zeros((1, 1, 4, 4), np.float32), "kernel_size": (2, 2), "stride": (2, 2)}
@@ -46,6 +48,8 @@ def average_pools() -> Iterator[Case]:
     for counted in (True, False):
         name = "ceil, counts padding" if counted else "ceil, does not count padding"
         yield Case(op, name, {"self": floats(1, 2, 6, 8), **base, "ceil_mode": True, "count_include_pad": counted})
+        wide = {"kernel_size": (12, 20), "padding": (2, 3), "ceil_mode": True, "count_include_pad": counted}
+        yield Case(op, f"wider than the image{', counts padding' if counted else ''}", {"self": x, **wide})
     yield Case(op, "divisor", {"self": x, **base, "divisor_override": 5})
     yield Case(op, "stride left out", {"self": x, "kernel_size": (2, 3), "stride": ()})
     yield Case(op, "no batch axis", {"self": x[0], "kernel_size": (2, 2), "stride": (2, 2)})

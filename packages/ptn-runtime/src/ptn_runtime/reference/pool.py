@@ -25,6 +25,11 @@ def _windows(
     return kernels, strides, per_axis(padding, rank, "padding"), per_axis(dilation, rank, "dilation")
 
 
+def _reached(kernels: Sizes, sizes: Sizes, padding: Sizes, dilation: Sizes) -> Sizes:
+    """How far kernels reach into the axes: with ceil_mode a window may hang over by any size."""
+    return tuple(min(k, max(1, -(-(n + p) // d))) for k, n, p, d in zip(kernels, sizes, padding, dilation, strict=True))
+
+
 def _room(
     x: Array, kernels: Sizes, windows: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes, fill: float
 ) -> Array:
@@ -82,9 +87,10 @@ def _avg_pool(
 ) -> Array:
     kernels, strides, pads, ones = _windows(rank, kernel_size, stride, padding)
     windows = out.shape[-rank:]
-    x = _room(widen(self), kernels, windows, strides, pads, ones, 0)
+    reached = _reached(kernels, self.shape[-rank:], pads, ones)
+    x = _room(widen(self), reached, windows, strides, pads, ones, 0)
     total = np.zeros(out.shape, x.dtype)
-    for _, where in taps(kernels, windows, strides, ones):
+    for _, where in taps(reached, windows, strides, ones):
         total += x[at(..., *where)]
     divisor = _divisor(self.shape[-rank:], windows, kernels, strides, pads, count_include_pad, divisor_override)
     if out.dtype.is_floating_point:
@@ -148,6 +154,7 @@ def _max_pool(
     x = widen(self)
     sizes = x.shape[-rank:]
     fill = lowest(x.dtype)
+    kernels = _reached(kernels, sizes, pads, spreads)
     room = _room(x, kernels, windows, strides, pads, spreads, fill)
     flat = np.arange(math.prod(sizes)).reshape(sizes)
     positions = _room(flat, kernels, windows, strides, pads, spreads, -1)
@@ -170,6 +177,7 @@ def _max_values(
     kernels, strides, pads, spreads = _windows(rank, kernel_size, stride, padding, dilation)
     windows = out.shape[-rank:]
     x = widen(self)
+    kernels = _reached(kernels, x.shape[-rank:], pads, spreads)
     room = _room(x, kernels, windows, strides, pads, spreads, lowest(x.dtype))
     best: Array | None = None
     for _, where in taps(kernels, windows, strides, spreads):
@@ -347,8 +355,9 @@ def avg_pool2d_backward(
     gradient = widen(grad_output)
     divisor = _divisor(sizes, windows, kernels, strides, pads, count_include_pad, divisor_override)
     share = gradient / divisor.astype(gradient.dtype)
-    room = _room(np.zeros(self.shape, gradient.dtype), kernels, windows, strides, pads, ones, 0)
-    for _, where in taps(kernels, windows, strides, ones):
+    reached = _reached(kernels, sizes, pads, ones)
+    room = _room(np.zeros(self.shape, gradient.dtype), reached, windows, strides, pads, ones, 0)
+    for _, where in taps(reached, windows, strides, ones):
         room[at(..., *where)] += share
     inner = at(..., *[slice(p, p + n) for p, n in zip(pads, sizes, strict=True)])
     return finish(np.ascontiguousarray(room[inner]), out.dtype)
