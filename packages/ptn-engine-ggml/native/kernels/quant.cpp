@@ -16,6 +16,8 @@
 // quant.embedding_4bit  inputs [weight (v, d / 2), scale (v, groups) or (v), indices, zero point?]; ints [has zero
 // point];
 //                       the even element is in the high half, offset by 8.
+#include "quant.h"
+
 #include <ggml.h>
 
 #include <algorithm>
@@ -23,7 +25,6 @@
 #include <vector>
 
 #include "families.h"
-#include "support.h"
 
 namespace ptn::kernels {
 namespace {
@@ -76,36 +77,6 @@ void for_stretches(const Blocks& blocks, std::int64_t begin, std::int64_t end, F
     element = row_end;
   }
 }
-
-// Zero points as type C, zero where there are none.
-template <typename C>
-class ZeroPoints {
- public:
-  explicit ZeroPoints(const TensorView* view) {
-    if (view != nullptr && view->numel() > 0) whole_.reset(new Whole<C>(*view));
-  }
-  C operator[](std::int64_t index) const { return whole_ ? (*whole_)[index] : C(0); }
-
- private:
-  std::unique_ptr<Whole<C>> whole_;
-};
-
-// Arithmetic as a chain of PyTorch operators does it: after each step the value is rounded to the tensor's dtype.
-template <typename C>
-class Rounding {
- public:
-  explicit Rounding(ScalarType dtype) : dtype_(dtype) {}
-  C operator()(C value) const {
-    if constexpr (std::is_same_v<C, float>) {
-      if (dtype_ == ScalarType::kHalf) return to_float(to_half(value));
-      if (dtype_ == ScalarType::kBFloat16) return to_float(to_bfloat16(value));
-    }
-    return value;
-  }
-
- private:
-  ScalarType dtype_;
-};
 
 // ---- choosing ----------------------------------------------------------------------------------------------------
 
@@ -253,25 +224,6 @@ void dequantize(const KernelCall& call, int thread, int threads) {
 }
 
 // ---- streams of bits ---------------------------------------------------------------------------------------------
-
-// Element `index` of a stream of `bits`-bit unsigned integers.
-inline std::uint32_t bits_at(const std::uint8_t* bytes, std::int64_t nbytes, std::int64_t index, int bits) {
-  const std::int64_t position = index * bits;
-  const std::int64_t byte = position >> 3;
-  std::uint32_t word = bytes[byte];
-  if (byte + 1 < nbytes) word |= static_cast<std::uint32_t>(bytes[byte + 1]) << 8;
-  return (word >> (position & 7)) & ((1u << bits) - 1u);
-}
-
-int read_bits(Parameters& parameters) {
-  const std::int64_t bits = parameters.next_int();
-  if (bits < 1 || bits > 8) throw std::invalid_argument("packed integers have 1 to 8 bits");
-  return static_cast<int>(bits);
-}
-
-void check_stream(const TensorView& packed, std::int64_t count, int bits) {
-  if ((count * bits + 7) / 8 > packed.numel()) throw std::invalid_argument("the packed constant is too short");
-}
 
 void unpack(const KernelCall& call, int thread, int threads) {
   expect_operands(call, 1, 1);

@@ -11,6 +11,7 @@ from ptn_runtime.errors import ExecutionError, LoweringError
 from ptn_runtime.lowering.static import ValueKind
 
 from ptn_engine_ggml import _native
+from ptn_engine_ggml.lower.packed import PackedWeight, Plan, plan
 from ptn_engine_ggml.lower.registry import Lowering, Outputs, operators
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ class GraphLowering:
         nodes: Sequence[StaticNode] | None = None,
         feeds: Sequence[Value] | None = None,
         update_state: bool = True,
+        decode: bool = False,
     ) -> None:
         """Makes a lowering of a graph, or of a part of it.
 
@@ -40,14 +42,17 @@ class GraphLowering:
             nodes: the part; None for all, which alone may write to state before the end.
             feeds: the values that enter from outside, in order; None for the graph's inputs.
             update_state: append the graph's state updates.
+            decode: lower the nodes that decode constants as they stand.
         """
         self._context = context
         self._graph = graph
         self._nodes = graph.nodes if nodes is None else nodes
         self._feeds = graph.inputs if feeds is None else feeds
         self._update_state = update_state
+        self._decode = decode
         self._b: Builder = _native.Builder(context.stream, context.weights, context.state)
         self._values: dict[int, Tensor] = {}
+        self._plan = Plan({}, {}, ())
         self._by_memory: dict[int, list[int]] = {}
         self._state_keys: dict[int, str | None] = {}
         self._writable: set[str | None] = set()
@@ -62,6 +67,10 @@ class GraphLowering:
         for value in self._feeds:
             self._define(value, b.input(int(value.dtype), value.shape))
         self._define_outside(wanted)
+        if not self._decode:
+            needed = {value.id for value in wanted}
+            needed.update(update.new.id for update in self._graph.state_updates)
+            self._plan = plan(self._nodes, self._graph.constants, needed)
         table = operators()
         for index, node in enumerate(self._nodes):
             self._lower(index, node, table)
@@ -111,6 +120,12 @@ class GraphLowering:
 
     def _lower(self, index: int, node: StaticNode, table: Mapping[str, Lowering]) -> None:
         b = self._b
+        for value in node.outputs[:1]:
+            if value.id in self._plan.packed or value.id in self._plan.skipped:
+                return
+            if value.id in self._plan.once:
+                self._define(value, self._decoded(self._plan.once[value.id]))
+                return
         if all(value.numel == 0 for value in node.outputs):
             for value in node.outputs:
                 self._define(value, b.empty(int(value.dtype), value.shape))
@@ -123,7 +138,8 @@ class GraphLowering:
         args: dict[str, Any] = {}
         for name, arg in node.args.items():
             if isinstance(arg, Value):
-                args[name] = values[arg.id]
+                weight = self._plan.packed.get(arg.id)
+                args[name] = values[arg.id] if weight is None else self._with_tensors(weight)
             elif isinstance(arg, tuple) and any(isinstance(item, Value) for item in arg):
                 args[name] = tuple([values[item.id] if isinstance(item, Value) else item for item in arg])
             else:
@@ -141,12 +157,28 @@ class GraphLowering:
                 )
             self._define(value, tensor)
 
+    def _decoded(self, nodes: Sequence[StaticNode]) -> Tensor:
+        """What `nodes` compute from constants alone: computed once, then one of the context's constants."""
+        weights = self._context.weights
+        (value,) = nodes[-1].outputs
+        key = "decoded " + "; ".join(_text(node) for node in nodes)
+        if key not in weights:
+            lowering = GraphLowering(self._context, self._graph, nodes=nodes, feeds=(), update_state=False, decode=True)
+            (array,) = lowering.executor([value]).run([])
+            weights.add(key, int(value.dtype), value.shape, array)
+        tensor = self._b.constant(key)
+        assert tensor is not None
+        return tensor
+
+    def _with_tensors(self, weight: PackedWeight) -> tuple[PackedWeight, list[Tensor]]:
+        return weight, [self._values[id_] for id_ in weight.tensors]
+
     def _may_overwrite(self, index: int, node: StaticNode) -> bool:
         """Whether the node may write to the memory of its first argument: state that nobody reads afterwards."""
         if not self._writable:
             return False
         first = next(iter(node.args.values()), None)
-        if not isinstance(first, Value):
+        if not isinstance(first, Value) or first.id not in self._values:
             return False
         tensor = self._values[first.id]
         if not tensor.is_state or not tensor.is_contiguous or tensor.shape != node.outputs[0].shape:
@@ -177,3 +209,9 @@ class GraphLowering:
         for target, new in pending:
             b.assign(target, new)
         return outputs
+
+
+def _text(node: StaticNode) -> str:
+    """What a node that reads only constants computes."""
+    args = ((arg.key or f"{arg.dtype} {arg.shape}") if isinstance(arg, Value) else arg for arg in node.args.values())
+    return f"{node.op}({', '.join(map(str, args))}) {node.outputs[0].dtype} {node.outputs[0].shape}"

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from ptn_format.dtypes import ScalarType
 from ptn_format.graph import AffineGroup
-from ptn_format.quant import dequantize_affine, pack_affine
+from ptn_format.quant import GGUF_TYPES, dequantize_affine, pack_affine
 from ptn_runtime.reference import evaluate
 
 FLOAT, CHAR, BYTE = ScalarType.FLOAT, ScalarType.CHAR, ScalarType.BYTE
@@ -102,3 +102,64 @@ def test_int4_and_embedding_layouts_differ(run: Any) -> None:
     np.testing.assert_allclose(found, expected, rtol=1e-6)
     with pytest.raises(IndexError, match="index 6 is out of range"):
         run("quant.embedding_4bit", [data, row_scale, np.array([6])], [(FLOAT, (1, 32))], [0])
+
+
+def product(x: np.ndarray[Any, Any], values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    return (x.astype(np.float64) @ values.astype(np.float64).T).astype(np.float32)
+
+
+@pytest.mark.parametrize("name", sorted(GGUF_TYPES))
+@pytest.mark.parametrize("value_dtype", REALS, ids=lambda t: t.torch_name)
+def test_products_with_blocks(run: Any, name: str, value_dtype: ScalarType) -> None:
+    """Rows are those that decoding all of the matrix gives; products differ by the order of their sums only."""
+    kind = GGUF_TYPES[name]
+    n, k = 7, 512
+    rng = np.random.default_rng(1)
+    blocks = rng.integers(0, 32, kind.packed_shape((n, k)), np.uint8)  # small bytes: no large exponents
+    (values,) = run("quant.dequantize_blocks", [blocks], [(value_dtype, (n, k))], [kind.ggml_type, k])
+    ints = [n, k, int(value_dtype), 0, kind.ggml_type]
+    indices = np.array([[6, 0, 3], [3, 3, 1]], np.int32)
+    (rows,) = run("quant.rows", [indices, blocks], [(value_dtype, (2, 3, k))], ints, threads=2)
+    np.testing.assert_array_equal(rows.view(np.uint8), values[indices].view(np.uint8))
+    for count in (1, 3, 8):
+        x = rng.normal(size=(count, k)).astype(np.float32)
+        (found,) = run("quant.linear", [x, blocks], [(FLOAT, (count, n))], ints, threads=2)
+        expected = product(x, values)
+        assert np.abs(found - expected).max() <= 1e-5 * np.abs(expected).max()
+
+
+@pytest.mark.parametrize("bits", [*range(1, 9), 0])
+@pytest.mark.parametrize(("k", "group"), [(48, 48), (48, 4), (48, 16), (45, 45), (45, 9), (64, 32)])
+@pytest.mark.parametrize("value_dtype", REALS, ids=lambda t: t.torch_name)
+def test_products_with_groups(run: Any, bits: int, k: int, group: int, value_dtype: ScalarType) -> None:
+    """`bits` 0 stands for plain int8."""
+    n, low = 5, -(1 << ((bits or 8) - 1))
+    scheme = AffineGroup("scale", FLOAT, low, -low - 1, group, "zero")
+    rng = np.random.default_rng(bits)
+    integers = rng.integers(low, -low, (n, k)).astype(np.int8)
+    packed = pack_affine(integers, scheme) if bits else integers
+    scale = rng.uniform(0.01, 1, (n, k // group)).astype(value_dtype.numpy)
+    zero = rng.integers(-3, 4, scale.shape).astype(np.int8)
+    kind = [1, bits, low] if bits else [2]
+    for zero_points in ([], [zero]):
+        inputs = [integers, scale, *zero_points]
+        has_zero = int(bool(zero_points))
+        (values,) = run("quant.dequantize", inputs, [(value_dtype, (n, k))], [has_zero, 1, group])
+        ints = [n, k, int(value_dtype), *kind, group, has_zero]
+        indices = np.array([4, 0, 2, 2])
+        (rows,) = run("quant.rows", [indices, packed, scale, *zero_points], [(value_dtype, (4, k))], ints, threads=2)
+        np.testing.assert_array_equal(rows, values[indices])
+        for count in (1, 4):
+            x = rng.normal(size=(count, k)).astype(np.float32)
+            inputs = [x, packed, scale, *zero_points]
+            (found,) = run("quant.linear", inputs, [(FLOAT, (count, n))], ints, threads=2)
+            expected = product(x, values)
+            assert np.abs(found - expected).max() <= 1e-5 * np.abs(expected).max()
+
+
+def test_rows_out_of_range(run: Any) -> None:
+    scale = np.ones((3, 1), np.float32)
+    for index in (-1, 3):
+        inputs = [np.array([0, index]), np.zeros((3, 8), np.int8), scale]
+        with pytest.raises(IndexError, match=rf"index {index} is out of range for axis 0 of size 3 \(allowed 0..2\)"):
+            run("quant.rows", inputs, [(FLOAT, (2, 8))], [3, 8, int(FLOAT), 2, 8, 0])

@@ -9,6 +9,7 @@ from ptn_runtime.engine import StaticNode, Value
 
 from ptn_engine_ggml._native import Builder, Tensor
 from ptn_engine_ggml.lower.common import axes_of, axis_of, call, call_all, last_element, promoted, scalar_tensor
+from ptn_engine_ggml.lower.packed import PackedWeight, packed_rows
 from ptn_engine_ggml.lower.registry import Outputs, lower
 
 Sizes = tuple[int, ...]
@@ -33,7 +34,11 @@ def _updated(
 
 
 @lower("aten.embedding.default")
-def embedding(b: Builder, out: Outputs, weight: Tensor, indices: Tensor, **_: Any) -> Tensor:
+def embedding(
+    b: Builder, out: Outputs, weight: Tensor | tuple[PackedWeight, Sequence[Tensor]], indices: Tensor, **_: Any
+) -> Tensor:
+    if isinstance(weight, tuple):
+        return packed_rows(b, weight, indices)
     return call(b, "index.select", (weight, indices), out, (0,))
 
 

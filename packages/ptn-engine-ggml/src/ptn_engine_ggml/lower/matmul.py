@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,7 +11,8 @@ from ptn_runtime.engine import StaticNode, Value
 
 from ptn_engine_ggml.lower.common import axis_of, constant, float32, promoted, rounded
 from ptn_engine_ggml.lower.elementwise import arithmetic, kernel
-from ptn_engine_ggml.lower.registry import FLOATS, Outputs, lower
+from ptn_engine_ggml.lower.packed import PackedWeight, packed_linear
+from ptn_engine_ggml.lower.registry import FLOATS, INTEGERS, REALS, Outputs, lower
 
 if TYPE_CHECKING:
     from ptn_engine_ggml._native import Builder, Tensor
@@ -78,7 +80,16 @@ def dot(b: Builder, out: Outputs, self: Tensor, tensor: Tensor) -> Tensor:
 
 
 @lower("aten.linear.default", empty=True)
-def linear(b: Builder, out: Outputs, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+def linear(
+    b: Builder,
+    out: Outputs,
+    input: Tensor,
+    weight: Tensor | tuple[PackedWeight, Sequence[Tensor]],
+    bias: Tensor | None = None,
+) -> Tensor:
+    if isinstance(weight, tuple):
+        y = packed_linear(b, input, weight)
+        return rounded(b, y if bias is None else plus(b, y, bias), out.dtype)
     x = input if input.rank > 1 else b.view(input, (1, *input.shape))
     w = weight if weight.rank > 1 else b.view(weight, (1, *weight.shape))
     y = b.view(product(b, x, w), out.shape)

@@ -1,6 +1,6 @@
 """Choosing, applying and undoing quantisation: kernels of `native/kernels/quant.cpp`, with torchao's roundings.
 
-A packed constant is decoded in every run; products on the packed blocks themselves are not made yet.
+Linear layers and embeddings read packed constants themselves, see `packed.py`; these lowerings are for other readers.
 """
 
 from __future__ import annotations
