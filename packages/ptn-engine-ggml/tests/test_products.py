@@ -31,3 +31,31 @@ def test_an_expanded_batch(expanded: str) -> None:
     method.result("y")
     with ptn_runtime.load(pack([method.build()], {}), engine="ggml") as model:
         np.testing.assert_allclose(model(left, right), np.matmul(left, right), rtol=1e-5, atol=1e-5)
+
+
+def grouped(engine: str, rows: int, ends: list[int]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Rows, one matrix for each group, and what the engine makes of them where the groups end at `ends`."""
+    x, weights = floats(rows, 19), floats(len(ends), 19, 5, seed=1)
+    method = MethodBuilder("forward")
+    method.input("x", *x.shape)
+    method.input("weights", *weights.shape)
+    method.input("ends", len(ends), dtype=ScalarType.INT)
+    method.call("y", "aten._grouped_mm.default", meta(rows, 5), self="x", mat2="weights", offs="ends")
+    method.result("y")
+    with ptn_runtime.load(pack([method.build()], {}), engine=engine) as model:
+        return x, weights, model(x, weights, np.array(ends, np.int32))
+
+
+@pytest.mark.parametrize("engine", ["reference", "ggml"])
+def test_rows_behind_the_last_group_give_zeros(engine: str) -> None:
+    x, weights, y = grouped(engine, 6, [0, 3, 4])
+    np.testing.assert_allclose(y[:3], x[:3] @ weights[1], rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(y[3], x[3] @ weights[2], rtol=1e-5, atol=1e-5)
+    assert not y[4:].any()
+
+
+@pytest.mark.parametrize("engine", ["reference", "ggml"])
+@pytest.mark.parametrize("ends", [[3, 7], [4, 3], [-1, 3]], ids=str)
+def test_groups_that_end_outside_the_rows(engine: str, ends: list[int]) -> None:
+    with pytest.raises(IndexError, match=r"grouped_mm.*(7|3|-1)"):
+        grouped(engine, 6, ends)

@@ -2,6 +2,8 @@
 //
 // matmul.matmul   inputs [a (..., m, k), b (..., k, n)]: batch axes broadcast. Integers wrap.
 // matmul.linear   inputs [x (..., k), weight (n, k), bias?]; ints [has bias].
+// matmul.grouped  inputs [x (rows, k), weight (groups, n, k), ends (groups, int64)]: the rows from the end of the group
+//                 before up to ends[g] meet weight[g]; those behind the last end give zeros.
 #include <algorithm>
 #include <memory>
 
@@ -119,7 +121,78 @@ void linear(const KernelCall& call, int thread, int threads) {
   });
 }
 
+// The sum of x[i] * w[i] over k elements. Lanes let the compiler use vector registers.
+template <typename C>
+C dot(const C* x, const C* w, std::int64_t k) {
+  constexpr int kLanes = 16;
+  C lanes[kLanes] = {};
+  std::int64_t i = 0;
+  for (; i + kLanes <= k; i += kLanes) {
+    for (int j = 0; j < kLanes; ++j) lanes[j] += x[i + j] * w[i + j];
+  }
+  C sum = 0;
+  for (const C lane : lanes) sum += lane;
+  for (; i < k; ++i) sum += x[i] * w[i];
+  return sum;
+}
+
+// Elements from `first` on as type C, converted a block at a time where it is stored otherwise.
+template <typename C>
+void read_row(RunReader<C>& reader, std::int64_t first, std::int64_t count, C* to) {
+  for (std::int64_t i = 0; i < count; i += kBlock) {
+    const std::int64_t length = std::min(kBlock, count - i);
+    std::copy_n(reader.read(first + i, length), length, to + i);
+  }
+}
+
+// Throws unless the ends rise from 0 to at most `rows`.
+void check_ends(const std::int64_t* ends, std::int64_t groups, std::int64_t rows) {
+  std::int64_t last = 0;
+  for (std::int64_t group = 0; group < groups; ++group) {
+    if (ends[group] < last || ends[group] > rows) throw IndexError(ends[group], 0, rows + 1, false);
+    last = ends[group];
+  }
+}
+
+void grouped(const KernelCall& call, int thread, int threads) {
+  expect_operands(call, 3, 1);
+  const TensorView& output = call.outputs[0];
+  const Shape& shape = call.inputs[1].shape;
+  if (shape.rank() != 3 || output.shape.rank() != 2) throw std::invalid_argument("grouped takes rows and matrices");
+  const std::int64_t groups = shape[0], n = shape[1], k = shape[2], rows = output.shape[0];
+  const Whole<std::int64_t> ends(call.inputs[2]);
+  check_ends(ends.data(), groups, rows);
+  // Each thread takes columns for all rows, so that it reads its part of a group's weights once.
+  const Range columns = share(n, rows * k, thread, threads);
+  if (columns.empty()) return;
+  dispatch_float(compute_dtype(output.dtype), [&](auto tag) {
+    using C = typename decltype(tag)::type;
+    const Whole<C> x(call.inputs[0]);
+    RunReader<C> weights(call.inputs[1]);
+    const ElementWriter<C> writer(output);
+    const std::unique_ptr<C[]> converted(new C[static_cast<std::size_t>(k)]);
+    std::int64_t first = 0;
+    for (std::int64_t group = 0; group <= groups; ++group) {
+      const std::int64_t end = group < groups ? ends[group] : rows;
+      for (std::int64_t column = columns.begin; column < columns.end && first < end; ++column) {
+        const C* w = converted.get();
+        if (group < groups && weights.direct()) {
+          w = weights.read((group * n + column) * k, k);
+        } else if (group < groups) {
+          read_row(weights, (group * n + column) * k, k, converted.get());
+        }
+        for (std::int64_t row = first; row < end; ++row) {
+          const C value = group < groups ? dot(x.data() + row * k, w, k) : C{0};
+          writer.write(row * n + column, &value, 1);
+        }
+      }
+      first = end;
+    }
+  });
+}
+
 constexpr KernelInfo kKernels[] = {
+    {"matmul.grouped", grouped, false, kAnyThreads},
     {"matmul.matmul", matmul, false, kAnyThreads},
     {"matmul.linear", linear, false, kAnyThreads},
 };

@@ -170,6 +170,33 @@ def addr(b: Builder, out: Outputs, self: Tensor, vec1: Tensor, vec2: Tensor, bet
     return _add_to_product(b, out, self, y, beta, alpha)
 
 
+def _grouped_check(node: StaticNode) -> str | None:
+    mat2 = node.args["mat2"]
+    if isinstance(mat2, Value) and len(mat2.shape) == 3:  # then it is rows, or whole batches
+        return None
+    return "only rows are grouped, not columns and not what is summed over."
+
+
+@lower("aten._grouped_mm.default", dtypes=REALS | INTEGERS, empty=True, check=_grouped_check)
+def grouped_mm(
+    b: Builder,
+    out: Outputs,
+    self: Tensor,
+    mat2: Tensor,
+    offs: Tensor | None = None,
+    bias: Tensor | None = None,
+    out_dtype: ScalarType | None = None,
+) -> Tensor:
+    """Rows that meet the matrix of their group: experts. Their weights lie as those of `linear` do, mostly."""
+    if offs is None:
+        return rounded(b, product(b, self, mat2.transpose(1, 2)), out.dtype)
+    if self.shape[1] == 0:
+        return zeros(b, out.dtype, out.shape)
+    inputs = (self, mat2.transpose(1, 2), promoted(b, offs, ScalarType.LONG))
+    (result,) = b.custom("matmul.grouped", inputs, [(int(out.dtype), out.shape)], (), ())
+    return result
+
+
 # --- distances and cross products ---
 
 

@@ -51,6 +51,26 @@ def sums_of_products() -> Iterator[Case]:
     yield Case("aten.baddbmm.default", "float16", {"self": floats(2, 3, 5, dtype=T.HALF), **typed}, atol=2e-2)
 
 
+def groups() -> Iterator[Case]:
+    """Rows that meet the matrix of their group, as in a mixture of experts; other axes are grouped too.
+
+    PyTorch wants rows of whole 16 bytes, and says nothing of rows behind the last group.
+    """
+    op = "aten._grouped_mm.default"
+    rest = {"bias": None, "out_dtype": None}
+    ends = np.array([3, 3, 4, 8], np.int32)
+    for dtype in (T.FLOAT, T.HALF, T.BFLOAT16):
+        atol = None if dtype is T.FLOAT else 5e-2
+        args = {"self": floats(8, 16, dtype=dtype), "mat2": floats(4, 16, 8, dtype=dtype, seed=1), "offs": ends, **rest}
+        yield Case(op, dtype.torch_name, args, atol=atol)
+        yield Case(op, f"{dtype.torch_name} weights", args, constants=frozenset({"mat2"}), atol=atol)
+    many = np.array([0, 40, 41, 200], np.int32)
+    yield Case(op, "many rows", {"self": floats(200, 72), "mat2": floats(4, 72, 36, seed=1), "offs": many, **rest})
+    yield Case(op, "columns", {"self": floats(4, 3, 8), "mat2": floats(8, 8, seed=1), "offs": ends, **rest})
+    yield Case(op, "what is summed over", {"self": floats(3, 8), "mat2": floats(8, 8, seed=1), "offs": ends, **rest})
+    yield Case(op, "batches", {"self": floats(2, 3, 4), "mat2": floats(2, 4, 8, seed=1), "offs": None, **rest})
+
+
 def distances() -> Iterator[Case]:
     left, right = floats(2, 4, 3), floats(2, 5, 3, seed=1)
     for p in (0.0, 1.0, 2.0, 3.0, float("inf")):
@@ -208,6 +228,7 @@ def cases() -> Iterator[Case]:
     yield Case("aten.addmm.default", "beta 0 hides nan", {"self": np.full(5, np.nan, np.float32), **pair, "beta": 0})
     yield from vectors()
     yield from sums_of_products()
+    yield from groups()
     yield from distances()
     yield from transforms()
     yield Case("aten.mm.default", "int64", {"self": integers(3, 8), "mat2": integers(8, 5, seed=1)})

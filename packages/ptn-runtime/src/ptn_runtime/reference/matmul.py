@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
+from ptn_format.dtypes import ScalarType
 
+from ptn_runtime.errors import IndexOutOfRangeError
 from ptn_runtime.reference._numerics import finish, number, widen
 from ptn_runtime.reference.registry import Array, Number, Outputs, kernel
 
@@ -83,6 +86,46 @@ def addmv(out: Outputs, self: Array, mat: Array, vec: Array, *, beta: Number = 1
 @kernel("aten.addr.default")
 def addr(out: Outputs, self: Array, vec1: Array, vec2: Array, *, beta: Number = 1, alpha: Number = 1) -> Array:
     return _plus_product(out, self, np.multiply.outer(widen(vec1), widen(vec2)), beta, alpha)
+
+
+def group_ends(offs: Array, size: int) -> list[int]:
+    """The ends of groups of an axis of `size` elements.
+
+    Raises:
+        IndexOutOfRangeError: an end lies outside the axis or before the end of the group before.
+    """
+    ends: list[int] = offs.tolist()
+    for group, (last, end) in enumerate(pairwise([0, *ends])):
+        if not last <= end <= size:
+            raise IndexOutOfRangeError(
+                f"group {group} ends at {end}, which must be from {last}, the end of the group before, to {size}"
+            )
+    return ends
+
+
+@kernel("aten._grouped_mm.default")
+def grouped_mm(
+    out: Outputs,
+    self: Array,
+    mat2: Array,
+    offs: Array | None = None,
+    bias: Array | None = None,
+    out_dtype: ScalarType | None = None,
+) -> Array:
+    if offs is None:
+        return finish(product(self, mat2), out.dtype)
+    a, b = widen(self), widen(mat2)
+    result = np.zeros(out.shape, np.result_type(a, b))  # zeros in what no group reaches, where PyTorch gives anything
+    of_columns = self.ndim == 3
+    ends = group_ends(offs, mat2.shape[1] if of_columns else self.shape[0 if mat2.ndim == 3 else 1])
+    for group, part in enumerate(map(slice, [0, *ends], ends)):
+        if mat2.ndim == 3:
+            result[part] = a[part] @ b[group]
+        elif of_columns:
+            result[:, part] = a[group] @ b[:, part]
+        else:
+            result[group] = a[:, part] @ b[part]
+    return finish(result, out.dtype)
 
 
 def _distances(difference: Array, p: float) -> Array:

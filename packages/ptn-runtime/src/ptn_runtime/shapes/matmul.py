@@ -126,6 +126,38 @@ def addr(self: Tensor, vec1: Tensor, vec2: Tensor, *, beta: Number = 1, alpha: N
     return _add_to_product(self, vec1, vec2, (*vec1.shape, *vec2.shape))
 
 
+@shape_rule("aten._grouped_mm.default")
+def grouped_mm(
+    self: Tensor,
+    mat2: Tensor,
+    offs: Tensor | None = None,
+    bias: Tensor | None = None,
+    out_dtype: ScalarType | None = None,
+) -> TensorSpec:
+    """The products of the groups of an axis that ends at `offs`: of rows, of columns, or of what is summed over."""
+    dtype, a, b = _same_dtype(self, mat2), self.shape, mat2.shape
+    if not dtype.is_floating_point:
+        raise ValueError(f"the factors must be floating-point numbers, got {dtype.torch_name}")
+    if bias is not None:
+        raise ValueError("bias must be None, as in PyTorch, which does not add one yet")
+    if not {len(a), len(b)} <= {2, 3}:
+        raise ValueError(f"the factors must have 2 or 3 axes, got {list(a)} and {list(b)}")
+    _require_inner(a, b, a[-1], b[-2])
+    grouped = {(2, 3): b[:1], (3, 2): a[:1], (3, 3): a[:1], (2, 2): offs.shape if offs is not None else ()}
+    groups = grouped[len(a), len(b)]
+    if (offs is None) != (len(a) == len(b) == 3):
+        raise ValueError(f"offs must be given where a factor has 2 axes, and only there: {list(a)}, {list(b)}")
+    if offs is not None:
+        if offs.dtype not in (ScalarType.INT, ScalarType.LONG):
+            raise ValueError(f"offs must be int32, got {offs.dtype.torch_name}")
+        if offs.shape != groups or len(groups) != 1:
+            raise ValueError(f"offs must have one element for each of {list(groups)} groups, got {list(offs.shape)}")
+    elif a[0] != b[0]:
+        raise ValueError(f"the batches differ: {list(a)} and {list(b)}")
+    whole = len(a) == len(b)
+    return TensorSpec(out_dtype or dtype, (*(groups if whole else ()), a[-2], b[-1]))
+
+
 def _distance_shape(x1: Tensor, x2: Tensor) -> Shape:
     a, b = x1.shape, x2.shape
     if not (len(a) >= 2 and len(b) >= 2):
