@@ -295,6 +295,8 @@ def test_the_executable_before_and_after_a_run(recorder: Recorder) -> None:
         assert (executable.num_outputs, executable.output_sizes(0), executable.input_sizes(0)) == (1, (8,), (8,))
         with pytest.raises(ExecutionError, match="execute"):
             executable.get_output(0)
+        executable.build(((5,),))
+        assert (executable.output_sizes(0), executable.input_sizes(0)) == ((8,), (5,))
         executable.resize_input(0, (3,))
         executable.set_input(0, floats(1, -1, 2))
         executable.execute()

@@ -481,7 +481,7 @@ class EngineExecutable:
 
             if self._kept is None:
                 self._kept = Kept(MAX_BUILDS)
-            return StagedBuild(self._context, graph, self._check_support, self._kept).prepared
+            return StagedBuild(self._context, graph, self._check_support, self._kept, self.graph).prepared
         self._check_support(graph)
         return Prepared(graph, self._context.build(graph))
 

@@ -100,6 +100,7 @@ class StagedBuild(EngineBuild):
         graph: the first stage.
         check: raises where the engine refuses nodes of a graph.
         kept: the ways through the stages that are kept, shared by all builds of an executable.
+        before: the whole graph of the run before this build's first one.
 
     Attributes:
         prepared: what the executable keeps for these shapes. Its graph is the whole of the last run: the nodes of all
@@ -107,13 +108,18 @@ class StagedBuild(EngineBuild):
     """
 
     def __init__(
-        self, context: EngineContext, graph: StaticGraph, check: Callable[[StaticGraph], None], kept: Kept
+        self,
+        context: EngineContext,
+        graph: StaticGraph,
+        check: Callable[[StaticGraph], None],
+        kept: Kept,
+        before: StaticGraph,
     ) -> None:
         self._context = context
         self._check = check
         self._kept = kept
         self._first = self._stage(graph, None, b"")
-        self.prepared = Prepared(graph, self)
+        self.prepared = Prepared(before, self)
 
     def run(self, inputs: Sequence[Array]) -> RunResult:
         """Runs every stage; only the last one changes state."""
