@@ -110,10 +110,15 @@ def _with_roots(ranges: Ranges) -> dict[Any, Any]:
 def tensor_meta(tensor: torch.Tensor, ranges: Ranges) -> TensorMeta:
     """Type and shape range of a (fake) tensor. Values are always contiguous: memory layout is the engine's affair.
 
+    A complex tensor, which exists around Fourier transforms only, is described as the real one with a last axis of 2.
+
     Raises:
         KeyError: the format lacks the element type.
     """
-    return TensorMeta(SCALAR_TYPES[tensor.dtype], tuple(dim_of(size, ranges) for size in tensor.shape))
+    sizes = tuple(dim_of(size, ranges) for size in tensor.shape)
+    if tensor.dtype.is_complex:
+        return TensorMeta(SCALAR_TYPES[tensor.dtype.to_real()], (*sizes, Dim(2, 2)))
+    return TensorMeta(SCALAR_TYPES[tensor.dtype], sizes)
 
 
 def same_size(left: int | torch.SymInt, right: int | torch.SymInt) -> bool:

@@ -172,7 +172,7 @@ def convert(
         method = captured[name]
         if method is not None:
             bar.stage(f"optimise {name}")
-            rewrites[name] = run_all(method, disabled, state)
+            rewrites[name] = run_all(method, disabled, state, problems[name])
             folded |= method.origins
             bar.stage(f"serialise {name}")
             methods.append(serialize_method(name, exported, method, store, problems[name]))

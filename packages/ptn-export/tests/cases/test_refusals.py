@@ -1,73 +1,13 @@
 """What cannot be exported, or should not be: the text names the operator, the user's line and the way out."""
 
-import inspect
 import sys
 
 import pytest
 import torch
 import torch.nn.functional as F
-from ptn_export import ExportError, ExportWarning, to_native
+from ptn_export import ExportWarning, to_native
 from ptn_export.cli import main
 from torch import nn
-
-
-class Rotation(nn.Module):
-    def __init__(self):
-        super().__init__()
-        angles = torch.arange(16.0)[:, None] * 10000.0 ** (-torch.arange(0, 4) / 4)
-        self.register_buffer("frequencies", torch.polar(torch.ones(16, 4), angles))
-
-    def forward(self, x):
-        pairs = x.reshape(*x.shape[:-1], -1, 2)
-        turned = torch.view_as_complex(pairs) * self.frequencies[: x.shape[-2]]
-        return torch.view_as_real(turned).flatten(-2)
-
-
-class Spectrum(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.register_buffer("window", torch.hann_window(64))
-
-    def forward(self, x):
-        z = torch.stft(x, 64, hop_length=16, window=self.window, center=True, return_complex=True)
-        return (z.real**2 + z.imag**2).clamp(min=1e-10).log10()
-
-
-class Double(nn.Module):
-    def forward(self, x):
-        return torch.fft.rfft(x).abs()
-
-
-class Polar(nn.Module):
-    def forward(self, x):
-        z = torch.polar(x.abs(), x)
-        return torch.view_as_real(z * z.conj())
-
-
-# https://github.com/pytorch/pytorch/issues/160749, https://github.com/safetensors/safetensors/issues/489,
-# https://github.com/pytorch/executorch/issues/11332, https://github.com/pytorch/executorch/issues/13520
-@pytest.mark.parametrize(
-    ("module", "shape", "operator", "line", "dtype", "hint"),
-    [
-        (Rotation(), (1, 2, 5, 8), "aten.view_as_complex.default", 2, "complex64", "a, b = x.unbind(-1)"),
-        (Spectrum(), (1, 512), "aten._fft_r2c.default", 1, "complex64", "matrices of its cosines and sines"),
-        (Double().double(), (4, 8), "aten._fft_r2c.default", 1, "complex128", "matrices of its cosines and sines"),
-        (Polar(), (2, 3), "aten.polar.default", 1, "complex64", "real and imaginary parts as separate"),
-    ],
-    ids=lambda value: type(value).__name__ if isinstance(value, nn.Module) else None,
-)
-def test_complex_numbers(module, shape, operator, line, dtype, hint):
-    exported = torch.export.export(
-        module, (torch.randn(shape, dtype=torch.float64 if dtype == "complex128" else None),)
-    )
-    with pytest.raises(ExportError) as caught:
-        to_native(exported)
-    problem = next(problem for problem in caught.value.problems if problem.subject == operator)
-    assert problem.reason == f"the format has no element type {dtype}"
-    assert problem.source == f"test_refusals.py:{inspect.getsourcelines(type(module).forward)[1] + line}"
-    assert hint in problem.hint
-    for part in (operator, problem.reason, problem.source, problem.hint):
-        assert part in str(caught.value)
 
 
 class Normalised(nn.Module):

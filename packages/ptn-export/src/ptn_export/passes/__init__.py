@@ -12,11 +12,14 @@ from ptn_export.passes import (
     attention,
     attention_rank,
     batch_norm,
+    complex,
     cse,
+    dft,
     fold,
     gqa,
     no_ops,
     numbers,
+    quantised,
     rms_norm,
     rope,
     views,
@@ -24,6 +27,7 @@ from ptn_export.passes import (
 from ptn_export.passes._graph import Context
 
 if TYPE_CHECKING:
+    from ptn_export.bodies import Problems
     from ptn_export.capture import Captured  # which imports `bodies` from here
 
 __all__ = ["PASSES", "bodies", "check_names", "run_all"]
@@ -35,6 +39,7 @@ PASSES: Mapping[str, Pass] = {
     "asserts": lambda body, context: asserts.run(body, context.program.range_constraints),
     "cse": cse.run,
     "views": views.run,
+    "dft": dft.run,
     "rms_norm": rms_norm.run,
     "rope": rope.run,
     "fold": fold.run,
@@ -49,7 +54,7 @@ Rotary embeddings come before folding, which would turn sines and cosines of con
 comes after it, because it looks at masks that are constant.
 """
 
-_TIDY_AFTER = {"attention": ("views",), "batch_norm": ("views", "cse")}
+_TIDY_AFTER = {"dft": ("views",), "attention": ("views",), "batch_norm": ("views", "cse")}
 """Passes that run once more behind another, on what it has put in: `gqa` looks at the axes in front of attention."""
 
 
@@ -68,19 +73,24 @@ def check_names(names: Collection[str]) -> frozenset[str]:
     return frozenset(names)
 
 
-def run_all(captured: Captured, disabled: Collection[str], state: Collection[str]) -> dict[str, int]:
+def run_all(
+    captured: Captured, disabled: Collection[str], state: Collection[str], problems: Problems
+) -> dict[str, int]:
     """Runs every pass over the program's graph and its nested graphs, and drops what has become dead.
 
     Args:
         captured: a decomposed program of one's own; its graph, signature and constants change.
         disabled: names of passes to leave out.
         state: keys of the buffers that any method of the package changes.
+        problems: takes what has no form that the file could hold.
 
     Returns:
         By pass, how often it rewrote something; passes that only tidy up are not counted.
     """
-    context = Context(captured, state)
     graphs = list(bodies(captured.program.graph_module))
+    complex.run(captured, graphs, problems)  # not optional, as the next: the file has no complex tensors
+    context = Context(captured, state)
+    quantised.run(captured.program.graph_module, context, problems)  # not optional: else some weights have no form
     for body in graphs:
         numbers.run(body)  # not optional: the file has no tensors that are numbers
     order = [step for name in PASSES for step in (name, *_TIDY_AFTER.get(name, ()))]

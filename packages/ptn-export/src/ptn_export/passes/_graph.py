@@ -31,9 +31,11 @@ __all__ = [
     "number",
     "operand",
     "operands",
+    "place",
     "replace",
     "same_shape",
     "shape_of",
+    "sizes_of",
     "tensor_of",
 ]
 
@@ -56,9 +58,9 @@ class Context:
     def __init__(self, captured: Captured, state: Collection[str]) -> None:
         self.program = program = captured.program
         self.counts: Counter[str] = Counter()
+        self._captured = captured
         self._placeholders = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
         self._data: dict[fx.Node, torch.Tensor] = {}
-        self._captured = captured
         self._keys: dict[fx.Node, str] = {}
         for spec in program.graph_signature.input_specs:
             if spec.kind in _LIFTED and spec.target and captured.fqn(spec.target) not in state:
@@ -83,9 +85,9 @@ class Context:
         Args:
             data: a dense tensor.
             name: what it was made from, for people.
+            sources: the keys of all constants that it was made from, for the report.
         """
         # Not `contiguous()`: it leaves one element with any stride as it is, and that cannot be viewed as bytes.
-            sources: the keys of all constants that it was made from, for the report.
         data = data.detach().clone(memory_format=torch.contiguous_format)
         digest = hashlib.sha256(f"{data.dtype}{tuple(data.shape)}".encode())
         if data.numel():
@@ -110,13 +112,13 @@ class Context:
         self._data[node], self._keys[node] = data, key
         return node
 
-
-def _is_plain(data: Any) -> bool:
     def _users_keys(self, keys: Sequence[str]) -> tuple[str, ...]:
         """The user's own keys behind `keys`, which may be constants that a pass has computed."""
         known = self._captured.origins
         return tuple(dict.fromkeys(key for item in keys for key in known.get(item, (self._captured.fqn(item),))))
 
+
+def _is_plain(data: Any) -> bool:
     return (
         type(data) in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
         and data.layout is torch.strided
@@ -218,10 +220,23 @@ def insert(before: fx.Node, target: Callable[..., Any], *args: Any, **kwargs: An
 
 def insert_like(old: fx.Node, target: Callable[..., Any], *args: Any) -> fx.Node:
     """A call in front of `old` with its value: to infer it could fail on strides, which the graph does not have."""
-    with old.graph.inserting_before(old):
-        node = old.graph.call_function(target, args)
-    node.meta = dict(old.meta)
+    return place(old, old.meta["val"], target, *args)
+
+
+def place(before: fx.Node, value: Any, target: Callable[..., Any], *args: Any, **kwargs: Any) -> fx.Node:
+    """A call in front of `before` whose value is known."""
+    with before.graph.inserting_before(before):
+        node = before.graph.call_function(target, args, kwargs)
+    node.meta = {**before.meta, "val": value}
     return node
+
+
+def sizes_of(node: fx.Node, before: fx.Node) -> list[Any]:
+    """The sizes of a tensor as arguments of calls: numbers, and nodes in front of `before` for symbolic ones."""
+    return [
+        size if isinstance(size, int) else place(before, size, _aten.sym_size.int, node, axis)
+        for axis, size in enumerate(shape_of(node))
+    ]
 
 
 def _as_fake(value: torch.Tensor, mode: Any) -> torch.Tensor:
