@@ -162,6 +162,35 @@ def _scatter_reduce(self: Tensor, dim: int, index: Tensor, src: Tensor, *, reduc
     return torch.scatter_reduce(self, dim, index, src, reduce="prod", include_self=True)
 
 
+@_rule(_aten.fft_fftfreq.default)
+def _fft_frequencies(n: int, d: float = 1.0, **options: Any) -> Tensor:
+    whole = torch.arange(n, device=options.get("device"))
+    return _frequencies(torch.where(whole < (n + 1) // 2, whole, whole - n), n, d, options)
+
+
+@_rule(_aten.fft_rfftfreq.default)
+def _fft_half_frequencies(n: int, d: float = 1.0, **options: Any) -> Tensor:
+    return _frequencies(torch.arange(n // 2 + 1, device=options.get("device")), n, d, options)
+
+
+def _frequencies(numbers: Tensor, n: int, d: float, options: dict[str, Any]) -> Tensor:
+    return numbers.to(options.get("dtype") or torch.get_default_dtype()) * (1.0 / (n * d))
+
+
+@_rule(_aten.unfold_backward.default)
+def _unfold_backward(grad_in: Tensor, input_sizes: list[int], dim: int, size: int, step: int) -> Any:
+    """PyTorch's form writes windows that overlap one element at a time: as many calls as a window is long."""
+    if not input_sizes:
+        return grad_in.squeeze(0)
+    dim %= len(input_sizes)
+    count = (input_sizes[dim] - size) // step + 1
+    grad_in = grad_in.expand([*input_sizes[:dim], count, *input_sizes[dim + 1 :], size])
+    source = grad_in.movedim(-1, dim + 1).flatten(dim, dim + 1)
+    positions = (torch.arange(count)[:, None] * step + torch.arange(size)).flatten()
+    zeros = torch.zeros(input_sizes, dtype=grad_in.dtype)
+    return _aten.index_put.default(zeros, [None] * dim + [positions], source, accumulate=True)
+
+
 @_rule(_aten._int_mm.default)
 def _int_mm(self: Tensor, mat2: Tensor) -> Tensor:
     return torch.mm(self.to(torch.int32), mat2.to(torch.int32))
