@@ -19,6 +19,7 @@ from ptn_export.passes import (
     gqa,
     no_ops,
     numbers,
+    quantised,
     rms_norm,
     rope,
     views,
@@ -89,6 +90,7 @@ def run_all(
     graphs = list(bodies(captured.program.graph_module))
     complex.run(captured, graphs, problems)  # not optional, as the next: the file has no complex tensors
     context = Context(captured, state)
+    quantised.run(captured.program.graph_module, context, problems)  # not optional: else some weights have no form
     for body in graphs:
         numbers.run(body)  # not optional: the file has no tensors that are numbers
     order = [step for name in PASSES for step in (name, *_TIDY_AFTER.get(name, ()))]
