@@ -16,7 +16,6 @@ from torch.export.graph_signature import ExportGraphSignature, InputSpec, Output
 from ptn_export.branches import lift_branch_constants
 from ptn_export.decompositions import decomposition_table
 from ptn_export.experts import name_grouped_products
-from ptn_export.experts import name_grouped_products
 
 __all__ = ["Captured", "capture"]
 
@@ -53,7 +52,6 @@ def capture(program: ExportedProgram) -> Captured:
     # What PyTorch warns of here concerns its own internals; the user can do nothing about it.
     with warnings.catch_warnings(action="ignore"):
         decomposed = private.run_decompositions(decomposition_table())
-    name_grouped_products(decomposed.graph_module)
     name_grouped_products(decomposed.graph_module)
     return Captured(decomposed, original_fqns)
 

@@ -144,21 +144,6 @@ def _histogram(self: Tensor, bins: int = 100, min: float = 0, max: float = 0) ->
     return torch.zeros(bins, dtype=x.dtype).scatter_add(0, places, inside.to(x.dtype))
 
 
-@_rule(_aten.histc.default)
-def _histogram(self: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Tensor:
-    """Counts in `bins` parts of the range, the last of which holds its end too; what is outside does not count."""
-    x = self.flatten()
-    if min == max and x.numel() > 0:  # then the data's own range
-        low, high = torch.amin(x), torch.amax(x)
-    else:
-        low, high = (torch.full((), bound, dtype=x.dtype) for bound in (min, max))
-    same = (low == high).to(x.dtype)
-    low, high = low - same, high + same
-    inside = (x >= low) & (x <= high)
-    places = torch.where(inside, (x - low) * bins / (high - low), 0).to(torch.int64).clamp_max(bins - 1)
-    return torch.zeros(bins, dtype=x.dtype).scatter_add(0, places, inside.to(x.dtype))
-
-
 @_rule(_aten.__rshift__.Scalar)
 def _right_shift(self: Tensor, other: int) -> Any:
     return _aten.bitwise_right_shift.Tensor_Scalar(self, other)
