@@ -198,7 +198,8 @@ inline double log1p_exp(double x) {
   }
 }
 PTN_UNARY(Sigmoid, return static_cast<C>(sigmoid(x));)
-PTN_UNARY(Silu, return static_cast<C>(x * sigmoid(x));)
+// The factor as C: below where it is 0, -inf gives NaN as in PyTorch.
+PTN_UNARY(Silu, return x * static_cast<C>(sigmoid(x));)
 PTN_UNARY(Gelu, return static_cast<C>(0.5 * x * (1.0 + error_function<C>(x * 0.70710678118654752440)));)
 // 0.5 (1 + tanh(u)) is the sigmoid of 2 u.
 PTN_UNARY(GeluTanh, const C inner = C(0.79788456080286535588) * (x + C(0.044715) * x * x * x);
@@ -214,7 +215,7 @@ PTN_UNARY(
                   return std::exp(y);
                 }
               }(x > C(30) ? C(30) : x);
-    const double n = e * (e + 2.0); return static_cast<C>(x * (n / (n + 2.0)));)
+    const double n = e * (e + 2.0); return x * static_cast<C>(n / (n + 2.0));)
 PTN_UNARY(Hardsigmoid, const C shifted = x + C(3); return (shifted < C(0)   ? C(0)
                                                            : shifted > C(6) ? C(6)
                                                                             : shifted) /
@@ -464,17 +465,20 @@ struct Elu {
   C operator()(C x, C alpha, C scale, C input_scale) const {
     if constexpr (std::is_same_v<C, float>) {
       const float negative = static_cast<float>(fast::expm1(x * input_scale)) * (alpha * scale);
-      return x <= C(0) ? negative : x * scale;
+      return x < C(0) ? negative : x * scale;
     } else {
-      return x <= C(0) ? std::expm1(x * input_scale) * (alpha * scale) : x * scale;
+      return x < C(0) ? std::expm1(x * input_scale) * (alpha * scale) : x * scale;
     }
   }
 };
 struct Softplus {
   template <typename C>
   C operator()(C x, C beta, C threshold) const {
-    const C soft = static_cast<C>(log1p_exp<C>(x * beta) / beta);
-    return x * beta > threshold ? x : soft;
+    const C scaled = x * beta;
+    C soft = static_cast<C>(log1p_exp<C>(scaled));
+    // Where nothing holds the threshold, the exponential overflows.
+    if (std::is_same_v<C, float> && scaled > C(88.72284)) soft = std::numeric_limits<C>::infinity();
+    return scaled > threshold ? x : soft / beta;
   }
 };
 struct Threshold {

@@ -95,7 +95,7 @@ Choice<C> choose(Mapping mapping, C low, C high, C quant_min, C quant_max, C eps
     scale = round(round(positive - negative) / (quant_max - quant_min));
     scale = std::max(scale, eps);
     zero_point = round(quant_min - round(std::nearbyint(round(negative / scale))));
-    zero_point = std::clamp(zero_point, quant_min, quant_max);
+    zero_point = std::min(std::max(zero_point, quant_min), quant_max);
   } else {
     if (mapping == Mapping::kSymmetric) {
       scale = round(std::max(-negative, positive) / ((quant_max - quant_min) / C(2)));
@@ -187,7 +187,9 @@ void quantize(const KernelCall& call, int thread, int threads) {
           const C scaled = round(values[i] * inverse);
           const C level =
               round_last ? std::nearbyint(round(scaled + zero_point)) : round(std::nearbyint(scaled) + zero_point);
-          block[i] = level < low ? low : level > high ? high : level;
+          // In this order, so that with the limits exchanged the upper one holds, as in PyTorch.
+          const C raised = level < low ? low : level;
+          block[i] = raised > high ? high : raised;
         }
         writer.write(at_element, block, part);
       }

@@ -374,7 +374,8 @@ void norm(const KernelCall& call, int thread, int threads) {
     } else if (order == -std::numeric_limits<double>::infinity()) {
       reduce<C>(plan, call.inputs[0], ExtremeMagnitude<C, false>{}, 1, writer<C, C>(output, same), thread, threads);
     } else {
-      const auto root = [order](double sum) {
+      const auto root = [order](double exact) {
+        const double sum = static_cast<double>(static_cast<C>(exact));  // powers overflow where they do in PyTorch
         if (order == 0.0 || order == 1.0) return sum;
         return order == 2.0 ? std::sqrt(sum) : std::pow(sum, 1.0 / order);
       };

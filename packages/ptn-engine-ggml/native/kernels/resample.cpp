@@ -12,6 +12,7 @@
 // Positions are computed as PyTorch's CPU kernels compute them: in float, in double for float64 tensors.
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <vector>
 
 #include "families.h"
@@ -354,21 +355,32 @@ void resize(const KernelCall& call, int thread, int threads) {
 enum class Interpolation { kLinear = 0, kNearest = 1, kCubic = 2 };
 enum class Padding { kZeros = 0, kBorder = 1, kReflection = 2 };
 
+// Two axes follow PyTorch's vector code, three its scalar code: they differ at NaN, infinities and huge coordinates.
 template <typename C>
 struct Sampler {
   Padding padding;
   bool align_corners;
+  bool vector_rules;
 
   C unnormalised(C coordinate, std::int64_t size) const {
     if (align_corners) return (coordinate + C(1)) / C(2) * static_cast<C>(size - 1);
     return ((coordinate + C(1)) * static_cast<C>(size) - C(1)) / C(2);
   }
-  static C clipped(C x, std::int64_t size) { return std::min(static_cast<C>(size - 1), std::max(x, C(0))); }
+  C clipped(C x, std::int64_t size) const {
+    const C last = static_cast<C>(size - 1);
+    if (vector_rules) return std::min(last, x > C(0) ? x : C(0));  // NaN gives 0
+    return std::min(last, std::max(x, C(0)));                      // NaN gives the last
+  }
   // Reflected between low / 2 and high / 2.
-  static C reflected(C x, std::int64_t twice_low, std::int64_t twice_high) {
+  C reflected(C x, std::int64_t twice_low, std::int64_t twice_high) const {
     if (twice_low == twice_high) return C(0);
     const C low = static_cast<C>(twice_low) / C(2), span = static_cast<C>(twice_high - twice_low) / C(2);
     x = std::fabs(x - low);
+    if (vector_rules) {
+      const C twice = C(2) * span;
+      const C extra = x - std::trunc(x / twice) * twice;
+      return (twice - extra < extra ? twice - extra : extra) + low;
+    }
     const C rest = std::fmod(x, span);
     const bool even = static_cast<std::int64_t>(std::floor(x / span)) % 2 == 0;
     return even ? rest + low : span - rest + low;
@@ -380,6 +392,7 @@ struct Sampler {
       x = align_corners ? reflected(x, 0, 2 * (size - 1)) : reflected(x, -1, 2 * size - 1);
       x = clipped(x, size);
     }
+    if (vector_rules) return x;
     // What no int can hold, NaN included, is a place outside.
     return x > C(2147483646) || x < C(-2147483648.0) || !std::isfinite(x) ? C(-100) : x;
   }
@@ -393,26 +406,27 @@ struct Tap {
 // The taps along one axis for a normalised coordinate.
 template <typename C>
 int sample_taps(const Sampler<C>& sampler, Interpolation interpolation, C coordinate, std::int64_t size, Tap* taps) {
-  const auto inside = [size](std::int64_t i) { return i >= 0 && i < size ? i : -1; };
+  const auto inside = [size](C place) {
+    return place >= C(0) && place < static_cast<C>(size) ? static_cast<std::int64_t>(place) : std::int64_t{-1};
+  };
   const C raw = sampler.unnormalised(coordinate, size);
   if (interpolation == Interpolation::kCubic) {
     const C second = std::floor(raw);
     const std::array<C, 4> weights = cubic_weights(raw - second);
     for (int k = 0; k < 4; ++k) {
       const C place = sampler.padded(second + static_cast<C>(k - 1), size);
-      taps[k] = {inside(static_cast<std::int64_t>(place)), weights[static_cast<std::size_t>(k)]};
+      taps[k] = {inside(place), weights[static_cast<std::size_t>(k)]};
     }
     return 4;
   }
   const C x = sampler.padded(raw, size);
   if (interpolation == Interpolation::kNearest) {
-    taps[0] = {inside(static_cast<std::int64_t>(std::nearbyint(x))), 1.0};
+    taps[0] = {inside(std::nearbyint(x)), 1.0};
     return 1;
   }
   const C low = std::floor(x);
-  const std::int64_t first = static_cast<std::int64_t>(low);
-  taps[0] = {inside(first), static_cast<double>((low + C(1)) - x)};
-  taps[1] = {inside(first + 1), static_cast<double>(x - low)};
+  taps[0] = {inside(low), static_cast<double>((low + C(1)) - x)};
+  taps[1] = {inside(low + C(1)), static_cast<double>(x - low)};
   return 2;
 }
 
@@ -432,6 +446,17 @@ void sample_point(const SampleSizes& sizes, const Sampler<C>& sampler, Interpola
   for (int k = 0; k < sizes.spatial; ++k) {
     const std::size_t slot = static_cast<std::size_t>(kAxes - 1 - k);
     counts[slot] = sample_taps(sampler, interpolation, grid[k], sizes.in[slot], taps[slot].data());
+  }
+  // Places outside count as zeros, which an undefined weight turns into NaN.
+  const auto undefined = [&taps, &counts, &sampler](int axis) {
+    const auto& along = taps[static_cast<std::size_t>(axis)];
+    const auto end = along.begin() + counts[static_cast<std::size_t>(axis)];
+    return sampler.vector_rules &&
+           std::any_of(along.begin(), end, [](const Tap& tap) { return std::isnan(tap.weight); });
+  };
+  if (undefined(1) || undefined(2)) {
+    std::fill_n(out, sizes.channels, std::numeric_limits<C>::quiet_NaN());
+    return;
   }
   for (std::int64_t c = 0; c < sizes.channels; ++c) {
     const C* plane = plane0 + c * plane_step;
@@ -471,7 +496,7 @@ void grid_sample(const KernelCall& call, int thread, int threads) {
     using C = typename decltype(tag)::type;
     const Whole<C> x(input), grid(call.inputs[1]);
     const ElementWriter<C> writer(output);
-    const Sampler<C> sampler{padding, align_corners};
+    const Sampler<C> sampler{padding, align_corners, spatial == 2};
     const std::int64_t plane = sizes.in[0] * sizes.in[1] * sizes.in[2];
     std::vector<C> channels(static_cast<std::size_t>(sizes.channels));
     for (std::int64_t p = range.begin; p < range.end; ++p) {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -202,8 +203,18 @@ def grouped_mm(
 
 def _distances(b: Builder, difference: Tensor, p: float, dtype: ScalarType, shape: tuple[int, ...]) -> Tensor:
     axis = difference.rank - 1
+    if p == 0:  # a sum of ones, but NaN stays NaN
+        computed = ScalarType(difference.dtype)
+        whole = kernel(b, "ceil", computed, difference.shape, computed, _size(b, difference))
+        difference = kernel(b, "minimum", computed, difference.shape, computed, whole, 1)
+        p = 1.0
     (result,) = b.custom("reduction.norm", (difference,), [(int(dtype), shape)], [1, axis], [float(p)])
     return result
+
+
+def _size(b: Builder, x: Tensor) -> Tensor:
+    dtype = ScalarType(x.dtype)
+    return kernel(b, "abs", dtype, x.shape, dtype, x)
 
 
 def _difference(b: Builder, x: Tensor, y: Tensor, shape: tuple[int, ...]) -> Tensor:
@@ -220,7 +231,11 @@ def cdist(b: Builder, out: Outputs, x1: Tensor, x2: Tensor, p: float = 2.0, comp
         return zeros(b, out.dtype, out.shape)
     left = b.view(x1, (*x1.shape[:-1], 1, width))
     right = b.view(x2, (*x2.shape[:-2], 1, *x2.shape[-2:]))
-    return _distances(b, _difference(b, left, right, (*out.shape, width)), p, out.dtype, out.shape)
+    difference = _difference(b, left, right, (*out.shape, width))
+    if math.isinf(p):  # unlike pdist, PyTorch passes over NaN here
+        dtype = ScalarType(difference.dtype)
+        difference = kernel(b, "fmax", dtype, difference.shape, dtype, _size(b, difference), 0)
+    return _distances(b, difference, p, out.dtype, out.shape)
 
 
 @lower("aten._pdist_forward.default", "aten.pdist.default", empty=True)

@@ -43,6 +43,11 @@ EXACT_ON_SPECIAL = (
     "relu6", "selu", "sgn", "signbit", "silu", "softplus", "softshrink", "special_entr", "square",
 )  # fmt: skip
 BINARY = ("add", "sub", "mul")
+ENDS = (
+    *("mish", "gelu", "silu", "softplus", "elu", "selu", "celu", "hardswish", "hardsigmoid", "hardtanh", "relu6"),
+    *("sigmoid", "tanh", "log1p", "expm1", "erf", "sinc", "rsqrt", "reciprocal", "sinh", "cosh", "asinh", "atanh"),
+    *("acosh", "softshrink", "hardshrink", "leaky_relu", "exp2", "frac"),
+)
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 LOGICAL = ("logical_and", "logical_or", "logical_xor")
 BITWISE = ("bitwise_and", "bitwise_or", "bitwise_xor")
@@ -75,6 +80,25 @@ def unary() -> Iterator[Case]:
     yield Case(
         "aten.bitwise_not.default", "bool", {"self": array([True, False], T.BOOL)}, (array([False, True], T.BOOL),)
     )
+
+
+def ends() -> Iterator[Case]:
+    """What curves give at the ends of the number line, which faster formulas often miss: mish(-inf) is NaN."""
+    x = array([INF, -INF, NAN, 0.0, -0.0, 3e38, -3e38, 88.0, -88.0])
+    for name in ENDS:
+        for dtype in (T.FLOAT, T.HALF):
+            if name not in EXACT_ON_SPECIAL or dtype is T.HALF:
+                with np.errstate(over="ignore"):
+                    yield Case(f"aten.{name}.default", f"ends of {dtype.torch_name}", {"self": x.astype(dtype.numpy)})
+    steep = array([-1.0, 0.0, 2.0, 30.0, 200.0, INF, -INF, NAN])
+    for beta in (1.0, 0.5, INF):
+        for threshold in (NAN, INF, -INF, 20.0):
+            args = {"self": steep, "beta": beta, "threshold": threshold}
+            yield Case("aten.softplus.default", f"beta {beta}, threshold {threshold}", args)
+    for alpha in (NAN, INF, -1.0):
+        yield Case("aten.elu.default", f"alpha {alpha}", {"self": x, "alpha": alpha})
+        yield Case("aten.leaky_relu.default", f"slope {alpha}", {"self": x, "negative_slope": alpha})
+        yield Case("aten.threshold.default", f"threshold {alpha}", {"self": x, "threshold": alpha, "value": 7.0})
 
 
 def more_unary() -> Iterator[Case]:
@@ -377,6 +401,7 @@ def logic() -> Iterator[Case]:
 def cases() -> Iterator[Case]:
     """Every case of the family."""
     yield from unary()
+    yield from ends()
     yield from more_unary()
     yield from binary()
     yield from division()

@@ -85,6 +85,15 @@ def distances() -> Iterator[Case]:
     yield Case("aten.pdist.default", "one row", {"self": floats(1, 3), "p": 2.0}, (np.zeros(0, np.float32),))
 
 
+def odd_distances() -> Iterator[Case]:
+    """Squares overflow and vanish as they do in the tensor's own type; NaN counts, or not, as in PyTorch."""
+    odd = np.array([[3e38, 1e30], [1e20, 2e20], [np.inf, 1], [np.nan, 0], [1e-30, 1e-25], [0, 0]], np.float32)
+    for p in (0.0, 1.0, 2.0, 3.0, 0.5, float("inf")):
+        args = {"x1": odd, "x2": odd[:4] / 2, "p": p, "compute_mode": None}
+        yield Case("aten._cdist_forward.default", f"p {p}, odd numbers", args)
+        yield Case("aten._pdist_forward.default", f"p {p}, odd numbers", {"self": odd, "p": p})
+
+
 def pairs(numbers: Array) -> Array:
     """Complex numbers as real ones with a last axis of 2."""
     return np.stack((numbers.real, numbers.imag), axis=-1)
@@ -230,6 +239,7 @@ def cases() -> Iterator[Case]:
     yield from sums_of_products()
     yield from groups()
     yield from distances()
+    yield from odd_distances()
     yield from transforms()
     yield Case("aten.mm.default", "int64", {"self": integers(3, 8), "mat2": integers(8, 5, seed=1)})
     yield Case(

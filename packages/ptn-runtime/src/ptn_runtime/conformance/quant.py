@@ -259,6 +259,13 @@ def decomposed() -> Iterator[Case]:
     yield Case(f"{prefix}.quantize_per_tensor.default", "uint8", {"input": x, **plain, **unsigned})
     ties = {"input": np.array([0.25, 0.75, 1.25, -0.25], np.float32), "scale": 0.5, "zero_point": 0, **limits}
     yield Case(f"{prefix}.quantize_per_tensor.default", "half to even", ties, (np.array([0, 2, 2, 0], np.int8),))
+    # With the limits exchanged the upper one holds, as in torch.clamp.
+    exchanged = {"quant_min": 5, "quant_max": -5, "dtype": T.CHAR}
+    row = {"input": np.array([-5, -0.3, 0, 0.3, 5], np.float32), "scale": 0.1, "zero_point": 0}
+    fives = (np.full(5, -5, np.int8),)
+    yield Case(f"{prefix}.quantize_per_tensor.default", "limits exchanged", {**row, **exchanged}, fives)
+    column = {"input": row["input"], "scales": np.full(5, 0.1, np.float32), "zero_points": np.zeros(5, np.int64)}
+    yield Case(f"{prefix}.quantize_per_channel.default", "limits exchanged", {**column, "axis": 0, **exchanged}, fives)
     to_half = {"input": q, **plain, **limits, "out_dtype": T.HALF}
     yield Case(f"{prefix}.dequantize_per_tensor.default", "to float16", to_half)
     for axis in (0, 1):
@@ -326,6 +333,9 @@ def cases() -> Iterator[Case]:
     one = {"block_size": (1, 4), "scale": np.array([[0.5]], np.float32), "zero_point": np.array([[0]], np.int8)}
     even = (np.array([[-2, 0, 0, 2]], np.int8),)
     yield Case(QUANTIZE, "half to even", {"input": ties, **one, **to_int}, even)
+    exchanged = {"output_dtype": T.CHAR, "quant_min": 5, "quant_max": -5}
+    upper = (np.full((1, 4), -5, np.int8),)
+    yield Case(QUANTIZE, "limits exchanged", {"input": ties, **one, **exchanged}, upper)
     yield Case(QUANTIZE, "groups", {"input": floats(4, 32), **common, "zero_point": zero_point, **to_int})
     yield Case(
         QUANTIZE, "clamps", {"input": floats(4, 32, low=-99, high=99), **common, "zero_point": zero_point, **to_int}

@@ -137,6 +137,10 @@ def statistics() -> Iterator[Case]:
     yield Case("aten.logsumexp.default", "int64", {"self": integers(3, 4), "dim": (1,)})
     for order in (0, 1, 2, 3, INF, -INF, 0.5):
         yield Case("aten.linalg_vector_norm.default", f"order {order}", {"self": x, "ord": order, "dim": (1,)})
+    huge = np.array([[3e38, 1e30], [1e20, 2e20], [INF, 1], [NAN, 0], [1e-30, 1e-25], [0, 0]], np.float32)
+    for order in (0, 1, 2, 3, 0.5, -2, INF, -INF):
+        odd = {"self": huge, "ord": order, "dim": (1,)}
+        yield Case("aten.linalg_vector_norm.default", f"order {order}, odd numbers", odd)
     yield Case("aten.linalg_vector_norm.default", "all, kept", {"self": x, "ord": 2, "dim": None, "keepdim": True})
     half = {"self": floats(3, 9, dtype=T.HALF), "ord": 2, "dim": (1,), "dtype": T.FLOAT}
     yield Case("aten.linalg_vector_norm.default", "float16 to float32", half)

@@ -70,6 +70,25 @@ def byte_images() -> Iterator[Case]:
             )
 
 
+def odd_grids() -> Iterator[Case]:
+    """Places that are NaN, infinite or far outside: two axes and three follow different rules in PyTorch."""
+    inf, nan = float("inf"), float("nan")
+    places = [(inf, 0), (-inf, 0), (nan, 0), (0, nan), (0, inf), (1e30, 0), (-1e30, -1e30), (3e9, 0), (1e5, 1), (1, 1)]
+    flat = np.array(places, np.float32).reshape(1, 1, -1, 2)
+    cube = np.insert(flat, 0, np.float32(0.1), axis=-1).reshape(1, 1, 1, -1, 3)
+    image = np.arange(1, 25, dtype=np.float32)
+    for padding, padding_name in enumerate(("zeros", "border", "reflection")):
+        for mode, mode_name in enumerate(("bilinear", "nearest", "bicubic")):
+            for align in (False, True):
+                name = f"odd places, {mode_name}, {padding_name}{', corners' if align else ''}"
+                args = {"interpolation_mode": mode, "padding_mode": padding, "align_corners": align}
+                two = {"input": image.reshape(1, 2, 3, 4), "grid": flat, **args}
+                yield Case("aten.grid_sampler.default" if mode == 2 else "aten.grid_sampler_2d.default", name, two)
+                if mode < 2:
+                    three = {"input": image.reshape(1, 1, 2, 3, 4), "grid": cube, **args}
+                    yield Case("aten.grid_sampler_3d.default", name, three)
+
+
 def grids() -> Iterator[Case]:
     x = floats(1, 2, 3, 4, 5)
     grid = floats(1, 2, 3, 2, 3, low=-1.3, high=1.3, seed=1)
@@ -94,6 +113,7 @@ def cases() -> Iterator[Case]:
     yield from by_rank()
     yield from byte_images()
     yield from grids()
+    yield from odd_grids()
     x = floats(2, 3, 7, 9)
     nearest, bilinear = "aten.upsample_nearest2d.vec", "aten.upsample_bilinear2d.vec"
     for size in SIZES:

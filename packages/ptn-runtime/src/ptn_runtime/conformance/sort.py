@@ -75,6 +75,11 @@ def further() -> Iterator[Case]:
 def cases() -> Iterator[Case]:
     """Every case of the family."""
     sort, topk = "aten.sort.default", "aten.topk.default"
+    missing = np.array([NAN, 2, NAN, 1, float("inf"), NAN, -float("inf"), 2], np.float32)
+    for k in (1, 4, 8):
+        for largest in (False, True):  # which of equal elements the indices name is open
+            args = {"self": missing, "k": k, "dim": 0, "largest": largest, "sorted": True}
+            yield Case(topk, f"{k} with NaN, largest {largest}", args, free_results=frozenset({1}))
     for descending in (False, True):
         name = "descending" if descending else "ascending"
         for dim in (0, 1, -1):

@@ -51,7 +51,7 @@ def gelu(out: Outputs, self: Array, *, approximate: str = "none") -> Array:
 def elu(out: Outputs, self: Array, alpha: Number = 1, scale: Number = 1, input_scale: Number = 1) -> Array:
     x = widen(self)
     negative = np.expm1(np.minimum(x, 0) * float(input_scale)) * float(alpha * scale)
-    return finish(np.where(x <= 0, negative, x * float(scale)), out.dtype)
+    return finish(np.where(x < 0, negative, x * float(scale)), out.dtype)
 
 
 @kernel("aten.celu.default")
@@ -102,7 +102,7 @@ def _clipped(x: Array) -> Array:
 
 def _softplus(x: Array, beta: float, threshold: float) -> Array:
     scaled = x * np.asarray(beta, x.dtype)
-    soft = np.log1p(np.exp(np.minimum(scaled, threshold))) / np.asarray(beta, x.dtype)
+    soft = np.log1p(np.exp(scaled)) / np.asarray(beta, x.dtype)
     return np.where(scaled > threshold, x, soft)
 
 

@@ -132,7 +132,7 @@ def _distances(difference: Array, p: float) -> Array:
     """The p-norm over the last axis."""
     size = np.abs(difference)
     if p == 0:
-        return np.asarray((size != 0).sum(axis=-1).astype(size.dtype))
+        return np.asarray(np.minimum(np.ceil(size), 1).sum(axis=-1))  # NaN stays NaN
     if p == 1:
         return np.asarray(size.sum(axis=-1))
     if p == 2:
@@ -146,6 +146,8 @@ def _distances(difference: Array, p: float) -> Array:
 @kernel("aten._cdist_forward.default", "aten.cdist.default")
 def cdist(out: Outputs, x1: Array, x2: Array, p: float = 2.0, compute_mode: int | None = None) -> Array:
     difference = widen(x1)[..., :, None, :] - widen(x2)[..., None, :, :]
+    if np.isinf(p):  # the largest of the numbers: unlike pdist, PyTorch passes over NaN here
+        difference = np.where(np.isnan(difference), 0, difference)
     return finish(_distances(difference, p), out.dtype)
 
 

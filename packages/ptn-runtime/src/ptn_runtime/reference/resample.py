@@ -274,13 +274,31 @@ def _reflected(at: Array, low: float, high: float) -> Array:
     return np.where(flips % 2 == 0, extra + low, span - extra + low)
 
 
-def _placed(at: Array, size: int, padding_mode: int, align_corners: bool) -> Array:
-    """Applies border (1) or reflection (2) padding to places."""
+def _folded(at: Array, low: float, high: float) -> Array:
+    """What `_reflected` does, in the steps of PyTorch's vector code: places far away come out otherwise."""
+    span = high - low
+    if span <= 0:
+        return np.zeros_like(at)
+    twice = at.dtype.type(2 * span)
+    distance = np.abs(at - at.dtype.type(low))
+    extra = distance - np.trunc(distance / twice) * twice
+    return np.asarray(np.minimum(extra, twice - extra) + at.dtype.type(low))
+
+
+def _placed(at: Array, size: int, padding_mode: int, align_corners: bool, rank: int) -> Array:
+    """Applies border (1) or reflection (2) padding to places.
+
+    PyTorch has vector code for two axes and scalar code for three, which put NaN and infinities to other places.
+    """
     if padding_mode == 2:
         low, high = (0.0, size - 1.0) if align_corners else (-0.5, size - 0.5)
-        at = _reflected(at, low, high)
-    if padding_mode:
-        at = np.minimum(np.maximum(at, 0), size - 1)
+        at = _folded(at, low, high) if rank == 2 else _reflected(at, low, high)
+    if padding_mode and rank == 2:
+        at = np.minimum(np.fmax(at, 0), size - 1)  # NaN is the first
+    elif padding_mode:
+        at = np.fmin(np.maximum(at, 0), size - 1)  # NaN is the last
+    if rank == 3:  # what no int can hold lies outside
+        at = np.where(np.abs(at) < 2**31 - 1, at, at.dtype.type(-100))
     return at
 
 
@@ -302,9 +320,9 @@ def _bicubic_sample(x: Array, at: Sequence[Array], padding_mode: int, align_corn
     weights = [cubic_weights(place - low) for place, low in zip(at, lows, strict=True)]
     total: Any = 0
     for i in range(4):
-        row = _placed(lows[0] + (i - 1), x.shape[2], padding_mode, align_corners)
+        row = _placed(lows[0] + (i - 1), x.shape[2], padding_mode, align_corners, 2)
         for j in range(4):
-            column = _placed(lows[1] + (j - 1), x.shape[3], padding_mode, align_corners)
+            column = _placed(lows[1] + (j - 1), x.shape[3], padding_mode, align_corners, 2)
             total = total + _sampled(x, (row, column)) * (weights[0][i] * weights[1][j])[:, None]
     return np.asarray(total)
 
@@ -319,7 +337,7 @@ def grid_sampler(
     at = [_unnormalized(places[..., -1 - axis], size, align_corners) for axis, size in enumerate(sizes)]
     if interpolation_mode == 2:
         return finish(_bicubic_sample(x, at, padding_mode, align_corners), out.dtype)
-    at = [_placed(place, size, padding_mode, align_corners) for place, size in zip(at, sizes, strict=True)]
+    at = [_placed(place, size, padding_mode, align_corners, len(sizes)) for place, size in zip(at, sizes, strict=True)]
     if interpolation_mode == 1:
         return finish(_sampled(x, [np.rint(place) for place in at]), out.dtype)
     lows = [np.floor(place) for place in at]
