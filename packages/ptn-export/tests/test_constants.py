@@ -100,6 +100,23 @@ def test_read_only_data_is_never_dropped(check):
     assert len(native.constants) == 4
 
 
+class Given(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Parameter(torch.randn(3, 4))
+
+    def forward(self, x):
+        return self.table, x + self.table
+
+
+def test_a_constant_that_is_a_result_has_its_type_in_the_graph(check):
+    """Executorch's validator looks for it there."""
+    (method,) = check(Given(), (torch.randn(3, 4),)).program.methods
+    (ref,) = method.constants
+    assert ref.name in method.graph.outputs
+    assert method.graph.tensor_values[ref.name] == ref.meta
+
+
 class Tied(nn.Module):
     def __init__(self):
         super().__init__()

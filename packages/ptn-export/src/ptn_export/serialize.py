@@ -119,6 +119,9 @@ class SerializedMethod:
                 self.body.tensor_values[binding.name] = binding.meta
             else:
                 meta = packed.get(binding.key, binding.meta)
+                if binding.name in self.outputs:
+                    # Executorch 1.5.1 looks nowhere else for the type of a result.
+                    self.body.tensor_values[binding.name] = meta
                 constants.append(NamedTensorRef(binding.name, binding.key, meta, binding.kind, binding.mutated))
         graph = self.body.graph(self.inputs, self.outputs)
         return Method(self.name, graph, tuple(constants), self.specs, tuple(buffers))

@@ -313,7 +313,7 @@ class Graph:
         nodes: placeholders first, one output node last.
         inputs: names of the user inputs (of the operands, in a nested graph).
         outputs: names of the tensor results in order: mutations first, then user outputs.
-        tensor_values: type and shape of every tensor value except a method's constants.
+        tensor_values: type and shape of every tensor value; a method's constants need no entry.
     """
 
     nodes: tuple[Node, ...]

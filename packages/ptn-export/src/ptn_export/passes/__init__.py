@@ -18,6 +18,7 @@ from ptn_export.passes import (
     fold,
     gqa,
     no_ops,
+    non_finite,
     numbers,
     quantised,
     rms_norm,
@@ -100,6 +101,7 @@ def run_all(
                 PASSES[name](body, context)
                 body.graph.eliminate_dead_code()
     for body in graphs:
+        non_finite.run(body, context)  # not optional, and last: other passes look for literals
         body.graph.eliminate_dead_code()
         body.graph.lint()
     return dict(context.counts)
