@@ -5,9 +5,11 @@ import dataclasses
 
 import pytest
 import torch
+from ptn_export import to_native
 from ptn_format.graph import OutputKind
 from ptn_format.signature import SIGNATURE_KEY, Constant, Signature
 from torch import nn
+from torch.utils import _pytree as pytree
 
 
 @dataclasses.dataclass
@@ -84,6 +86,56 @@ def test_registered_classes_are_objects(check):
     assert [line.name for line in native.report.methods[0].inputs] == ["pair.left", "pair.right"]
     result = signature(native).result
     assert (result.kind, result.keys, result.type_name) == ("object", ("left", "right"), "Pair")
+
+
+class Attributes:
+    def __init__(self, left, right):
+        self.left, self.right = left, right
+        self.count = 1
+
+    def children(self):
+        return [self.left, self.right]
+
+
+class Slots(Attributes):
+    __slots__ = ("left", "right")
+
+
+class Keys(dict):
+    """What model libraries return: a dict that is more than one."""
+
+    def __init__(self, left, right):
+        super().__init__(left=left, right=right)
+
+    def children(self):
+        return list(self.values())
+
+
+class Sum(Attributes):
+    """Keeps none of what it is made of."""
+
+    def __init__(self, left, right):
+        super().__init__(left + 0, right + 0)
+
+
+NAMES_OF_CLASSES = {Attributes: ("left", "right"), Slots: ("left", "right"), Keys: ("left", "right"), Sum: ("0", "1")}
+
+
+@pytest.fixture(params=NAMES_OF_CLASSES, ids=lambda cls: cls.__name__)
+def unnamed(request):
+    """A class that is registered as a pytree without names of its children."""
+    cls = request.param
+    pytree.register_pytree_node(
+        cls, lambda value: (value.children(), None), lambda children, _: cls(*children), serialized_type_name=None
+    )
+    yield cls
+    pytree._deregister_pytree_node(cls)
+
+
+def test_a_class_that_is_registered_without_names_has_those_of_its_attributes(unnamed):
+    exported = torch.export.export(Call(lambda m, x: unnamed(x + 1, x + 2)), (torch.ones(2),))
+    result = signature(to_native(exported)).result
+    assert (result.kind, result.keys, result.type_name) == ("object", NAMES_OF_CLASSES[unnamed], unnamed.__name__)
 
 
 def test_a_namedtuple_with_made_up_fields_is_an_object(check):

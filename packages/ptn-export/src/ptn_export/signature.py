@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ptn_format.signature import Container, Parameter, Signature, Tree
@@ -67,21 +67,42 @@ def _tree(spec: pytree.TreeSpec, leaves: Iterator[Tree]) -> Tree:
     return Container("object", items, _object_keys(spec, len(items)), getattr(spec.type, "__name__", str(spec.type)))
 
 
+class _Place(int):
+    """Stands for a child of a registered class: an integer that is not any other one."""
+
+
 def _object_keys(spec: pytree.TreeSpec, count: int) -> tuple[str | int, ...]:
-    """Names of the children of a registered class: what its flattening calls them, else their positions."""
+    """Names of the children of a registered class, else their positions.
+
+    They are what its flattening calls them. A class that flattens without names has them as its keys or attributes.
+    """
     definition = pytree.SUPPORTED_NODES.get(spec.type)
-    with_keys: Callable[[Any], Any] | None = getattr(definition, "flatten_with_keys_fn", None)
-    if definition is not None and with_keys is not None:
+    names: tuple[str | int, ...] = ()
+    if definition is not None:
+        places = [_Place(i) for i in range(count)]
         try:
             # The registered functions know the names only through an instance, so one is made around placeholders.
             with warnings.catch_warnings(action="ignore"):
-                pairs, _ = with_keys(definition.unflatten_fn([0] * count, spec.context))
-            names = tuple(_entry_name(entry) for entry, _ in pairs)
+                instance = definition.unflatten_fn(places, spec.context)
+                with_keys: Callable[[Any], Any] | None = definition.flatten_with_keys_fn
+                if with_keys is not None:
+                    names = tuple(_entry_name(entry) for entry, _ in with_keys(instance)[0])
+                else:
+                    names = _names_in(instance, places)
         except Exception:  # a class that rejects placeholders only loses the names of its parts
             names = ()
-        if len(names) == count:
-            return names
-    return tuple(str(i) for i in range(count))
+    return names if len(names) == count else tuple(str(i) for i in range(count))
+
+
+def _names_in(instance: Any, places: Sequence[_Place]) -> tuple[str | int, ...]:
+    """What an instance calls each of the objects `places` that it was made of; nothing where one has no name."""
+    if isinstance(instance, Mapping):
+        items = dict(instance)
+    else:
+        slots = [name for cls in type(instance).__mro__ for name in getattr(cls, "__slots__", ())]
+        items = {name: getattr(instance, name) for name in [*getattr(instance, "__dict__", ()), *slots]}
+    known = {id(value): _key(key) for key, value in items.items()}
+    return tuple(known[id(place)] for place in places if id(place) in known)
 
 
 def _entry_name(entry: Any) -> str | int:
