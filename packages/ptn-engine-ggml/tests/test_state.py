@@ -9,7 +9,7 @@ import numpy as np
 import ptn_runtime
 import pytest
 from ptn_format.dtypes import ScalarType
-from ptn_format.graph import OptionalTensorListArg, TensorMeta
+from ptn_format.graph import OptionalTensorListArg, StringArg, TensorMeta
 from ptn_runtime.conformance.programs import MethodBuilder, pack, static_meta
 from ptn_runtime.errors import IndexOutOfRangeError
 
@@ -105,7 +105,50 @@ def swapped() -> bytes:
     return pack([builder.build()], {"cache": cache(), "other": -cache()})
 
 
-PROGRAMS = [write_and_read_old, view_before_read_after, chain, rows_of_itself, transposed, swapped]
+def check(builder: MethodBuilder, name: str, source: str, meta: TensorMeta) -> None:
+    """An assertion on data, which the host checks between two native graphs: `source` is not 1000 throughout."""
+    one = static_meta(np.array(True))
+    like = TensorMeta(ScalarType.BOOL, meta.sizes)
+    builder.call(f"{name}_each", "aten.ne.Scalar", like, self=source, other=1000)
+    builder.call(f"{name}_any", "aten.any.default", one, self=f"{name}_each")
+    builder.check(name, "aten._assert_async.msg", self=f"{name}_any", assert_msg=StringArg(name))
+
+
+def written_behind_a_check() -> bytes:
+    builder, meta = method()
+    check(builder, "check", "x", builder.metas["x"])
+    put(builder, "new", "cache", meta)
+    builder.update("cache", "new")
+    builder.result("new")
+    return pack([builder.build()], {"cache": cache()})
+
+
+def written_before_a_check() -> bytes:
+    builder, meta = method()
+    put(builder, "new", "cache", meta)
+    check(builder, "check", "x", builder.metas["x"])
+    builder.update("cache", "new")
+    builder.result("cache")
+    return pack([builder.build()], {"cache": cache()})
+
+
+def written_around_checks_that_read_it() -> bytes:
+    builder, meta = method()
+    check(builder, "old", "cache", meta)
+    put(builder, "first", "cache", meta)
+    check(builder, "middle", "first", meta)
+    builder.call("twice", "aten.mul.Tensor", static_meta(np.zeros((NEW, WIDTH), np.float32)), self="x", other="x")
+    put(builder, "second", "first", meta, values="twice")
+    builder.call("sum", "aten.add.Tensor", meta, self="second", other="cache")
+    builder.update("cache", "second")
+    builder.result("sum")
+    return pack([builder.build()], {"cache": cache()})
+
+
+PROGRAMS = [
+    *(write_and_read_old, view_before_read_after, chain, rows_of_itself, transposed, swapped),
+    *(written_behind_a_check, written_before_a_check, written_around_checks_that_read_it),
+]
 
 
 @pytest.mark.parametrize("make", PROGRAMS, ids=lambda make: make.__name__)

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 __all__ = ["GgmlBuild"]
 
+_STORED = (ValueKind.CONSTANT, ValueKind.STATE)
+
 
 class GgmlBuild(EngineBuild):
     """One static graph, ready to execute on a context's stream."""
@@ -143,7 +145,9 @@ class Runner:
         for cut in cuts:
             later = dict(at_end)
             for node in graph.nodes[cut:]:
-                later.update((value.id, value) for value in node.inputs())
+                # Native steps read constants and state themselves; what they were fed, they could not update.
+                on_host = node.op in HOST_OPERATORS
+                later.update((v.id, v) for v in node.inputs() if on_host or v.kind not in _STORED)
             self._add_native(start, cut, known, later, final=False)
             node = graph.nodes[cut]
             self._steps.append(HostStep(node, self._host_function(node)))
@@ -157,12 +161,11 @@ class Runner:
         nodes = self._graph.nodes[start:stop]
         made = {value.id for node in nodes for value in node.outputs}
         # Constants and state that a host step or the caller wants come through a native step, too.
-        outside = (ValueKind.CONSTANT, ValueKind.STATE)
-        results = [v for v in later.values() if v.id in made or (v.kind in outside and v.id not in known)]
+        results = [v for v in later.values() if v.id in made or (v.kind in _STORED and v.id not in known)]
         used = {value.id for node in nodes for value in node.inputs()}
         if final:
             used.update(update.new.id for update in self._graph.state_updates)
-        feeds = [value for value in known.values() if value.id in used]
+        feeds = [value for value in known.values() if value.id in used and value.kind not in _STORED]
         if not results and not (final and self._graph.state_updates):
             return
         lowering = GraphLowering(self._context, self._graph, nodes=nodes, feeds=feeds, update_state=final)
