@@ -8,6 +8,7 @@ from ptn_export import ExportError, to_native
 from torch import nn
 
 TOLERANCE = {"rtol": 2e-5, "atol": 2e-5}
+ENGINES = ("reference", "ggml")
 torch.manual_seed(0)
 X = torch.randn(2, 3, 8)
 MATRIX = torch.randn(4, 4, dtype=torch.complex64)
@@ -153,41 +154,41 @@ FUNCTIONS = {
 @pytest.mark.parametrize(
     ("name", "source"), [*((name, z_of) for name in FUNCTIONS), ("moves", parts_of), ("joined", parts_of)]
 )
-def test_functions(check_rewrite, name, source):
+def test_functions(check, name, source):
     module = Call(lambda x, m: real(*FUNCTIONS[name](source(x), x, m)), MATRIX)
-    native = check_rewrite(module, (X,), **TOLERANCE)
+    native = check(module, (X,), engines=ENGINES, **TOLERANCE)
     dtypes = {str(constant.dtype) for constant in native.constants.values()}
     assert not any("complex" in dtype for dtype in dtypes)
 
 
-def test_double_precision(check_rewrite):
+def test_double_precision(check):
     def function(x, m):
         z = z_of(x)
         return real(z * m[0], z / (z + 1), z.exp(), z.sqrt(), z.abs(), z @ m, z + torch.ones(4))
 
-    check_rewrite(Call(function, MATRIX.to(torch.complex128)), (X.double(),), rtol=1e-12, atol=1e-12)
+    check(Call(function, MATRIX.to(torch.complex128)), (X.double(),), engines=ENGINES, rtol=1e-12, atol=1e-12)
 
 
-def test_numbers_that_would_overflow(check_rewrite):
+def test_numbers_that_would_overflow(check):
     def function(x):
         z = torch.complex(x, x.flip(0))
         return z.abs(), torch.view_as_real(1 / z), torch.view_as_real(z.sqrt()), torch.view_as_real(z.conj() / z)
 
     x = torch.tensor([3e30, -2e30, 1e-30, 4e-25, -1.0])
-    check_rewrite(Call(function), (x,), rtol=1e-5, atol=0)
+    check(Call(function), (x,), engines=ENGINES, rtol=1e-5, atol=0)
 
 
-def test_signs_of_roots_and_angles(check_rewrite):
+def test_signs_of_roots_and_angles(check):
     def function(re, im):
         z = torch.complex(re, im)
         return real(z.sqrt(), z.angle(), z.log(), z.abs())
 
     re = torch.tensor([1.0, -1.0, 0.0, 4.0, -4.0, 0.0, -3.0])
     im = torch.tensor([0.0, 0.0, 2.0, -1e-4, -1e-4, -2.0, 4.0])
-    check_rewrite(Call(function), (re, im), rtol=1e-5, atol=1e-7)
+    check(Call(function), (re, im), engines=ENGINES, rtol=1e-5, atol=1e-7)
 
 
-def test_dynamic_sizes(check_rewrite):
+def test_dynamic_sizes(check):
     def function(x, m):
         z = z_of(x)
         scaled = z * m[: z.shape[1]] + x[:, :1, :1]
@@ -195,7 +196,7 @@ def test_dynamic_sizes(check_rewrite):
 
     b, t = torch.export.Dim("b", min=1, max=6), torch.export.Dim("t", min=1, max=4)
     more = [(torch.randn(shape),) for shape in ((1, 1, 8), (5, 4, 8), (1, 3, 8))]
-    check_rewrite(Call(function, MATRIX), (X,), *more, dynamic_shapes=(({0: b, 1: t},),), **TOLERANCE)
+    check(Call(function, MATRIX), (X,), *more, dynamic_shapes=(({0: b, 1: t},),), engines=ENGINES, **TOLERANCE)
 
 
 class Recurrence(nn.Module):
@@ -210,7 +211,7 @@ class Recurrence(nn.Module):
 
 
 def test_state_and_weights_are_stored_in_pairs(check):
-    native = check(Recurrence(), (X[0, 0],), (X[0, 1],), (X[1, 0],), engines=("reference", "ggml"))
+    native = check(Recurrence(), (X[0, 0],), (X[0, 1],), (X[1, 0],), engines=ENGINES)
     (method,) = native.program.methods
     assert native.constants["decay"].shape == (4, 2)
     (state,) = method.mutable_buffers
@@ -230,7 +231,7 @@ def test_branches(check):
         z = torch.complex(x, x * 2)
         return real(torch.cond(x.sum() > 0, lambda z: z * 2j, lambda z: z.conj() + 1, (z,)))
 
-    check(Call(lambda x: function(x)), (X,), (-X,), engines=("reference", "ggml"))
+    check(Call(lambda x: function(x)), (X,), (-X,), engines=ENGINES)
 
 
 def test_rotation_costs_no_more_than_its_arithmetic(operators):

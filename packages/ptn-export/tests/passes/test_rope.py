@@ -84,12 +84,24 @@ def partial_split(x, positions, frequencies):
     return torch.cat((cohere(turned, positions, frequencies), rest), -1)
 
 
+def turned(x, factors):
+    """As in Meta's models: pairs as complex numbers."""
+    pairs = torch.view_as_complex(x.float().reshape(*x.shape[:-1], -1, 2))
+    return torch.view_as_real(pairs * factors).flatten(-2).type_as(x)
+
+
+def complex_angles(x, positions, frequencies):
+    angle = angles(positions, frequencies)[:, None]
+    return turned(x, torch.polar(torch.ones_like(angle), angle))
+
+
 SPELLINGS = {
     "llama": llama,
     "scaled": lambda x, p, f: llama(x, p, f, 1.25),
     "cohere": cohere,
     "gpt-oss": gpt_oss,
     "pairs in two sums": pairs_in_two_sums,
+    "complex": complex_angles,
     "heads last": heads_last,
     "positions of the whole batch": lambda x, p, f: llama(x, p[:1], f),
     "flat positions": lambda x, p, f: llama(x, torch.arange(T)[None], f),
@@ -108,7 +120,7 @@ def test_spellings(check_rewrite, operators, name):
     assert not set(operators(native)) & {"aten.cos.default", "aten.sin.default", "aten.cat.default", "aten.mul.Tensor"}
     given = arguments(native)
     assert list(given) == ["input", "position_ids", "inv_freq", "interleaved", "attention_scale"]
-    assert given["interleaved"].value is (name in ("cohere", "pairs in two sums"))
+    assert given["interleaved"].value is (name in ("cohere", "pairs in two sums", "complex"))
     assert given["attention_scale"].value == (1.25 if name == "scaled" else 1.0)
 
 
@@ -199,3 +211,155 @@ def test_angles_in_half_stay(check_rewrite, operators):
     x = X.to(torch.bfloat16)
     native = check_rewrite(Rotary(half_angles), (x, POSITIONS), rtol=0.1, atol=0.1)
     assert ROPE not in operators(native)
+
+
+# Stored tables
+
+
+def complex_table(rows=64, width=D, dtype=torch.float32, scale=1.0):
+    frequencies = 10000.0 ** (-torch.arange(0, width, 2).to(dtype) / width)
+    angle = torch.outer(torch.arange(rows).to(dtype), frequencies)
+    return torch.polar(torch.full_like(angle, scale), angle)
+
+
+class Stored(nn.Module):
+    """`write(x, *inputs, *tables)`; the tables are buffers."""
+
+    def __init__(self, write, *tables):
+        super().__init__()
+        self.write = write
+        for i, table in enumerate(tables):
+            self.register_buffer(f"table_{i}", table)
+
+    def forward(self, x, *inputs):
+        return self.write(x, *inputs, *self.buffers())
+
+
+def meta(query, key, table, start=0):
+    """[B, T, H, D] each."""
+    rows = table[start : start + query.shape[1]]
+    rows = rows.view(1, query.shape[1], 1, rows.shape[-1])
+    return turned(query, rows), turned(key, rows)
+
+
+def halves(table):
+    both = torch.cat((table, table), -1)
+    return both.real.contiguous(), both.imag.contiguous()
+
+
+def indexed(x, positions, cos, sin):
+    cos, sin = cos[positions][:, None], sin[positions][:, None]
+    return x * cos + rotate_half(x) * sin
+
+
+def looked_up(x, positions, table):
+    """Cosines and sines side by side in one table."""
+    cos, sin = nn.functional.embedding(positions, table)[:, None].chunk(2, -1)
+    even, odd = x[..., ::2], x[..., 1::2]
+    return torch.stack((even * cos - odd * sin, odd * cos + even * sin), -1).flatten(-2)
+
+
+QUERY, KEY = torch.randn(2, T, 4, D), torch.randn(2, T, 2, D)
+TABLE = complex_table()
+
+TABLES = {
+    "meta": (Stored(meta, TABLE), (QUERY, KEY), 2, True),
+    "from a later row": (Stored(lambda q, k, table: meta(q, k, table, 7), TABLE), (QUERY, KEY), 2, True),
+    "the whole table": (Stored(meta, complex_table(T)), (QUERY, KEY), 2, True),
+    "scaled": (Stored(meta, complex_table(scale=1.25)), (QUERY, KEY), 2, True),
+    "long": (Stored(lambda q, k, table: meta(q, k, table, 8000), complex_table(8192)), (QUERY, KEY), 2, True),
+    "half": (Stored(meta, TABLE), (QUERY.half(), KEY.half()), 2, True),
+    "double": (Stored(meta, complex_table(dtype=torch.float64)), (QUERY.double(), KEY.double()), 2, True),
+    "complex rows by index": (
+        Stored(lambda x, p, table: turned(x, table[p][:, None]), TABLE),
+        (X, POSITIONS),
+        1,
+        True,
+    ),
+    "two tables": (Stored(indexed, *halves(TABLE)), (X, POSITIONS), 1, False),
+    "one table of both": (
+        Stored(looked_up, torch.view_as_real(TABLE).transpose(1, 2).flatten(1)),
+        (X, POSITIONS),
+        1,
+        True,
+    ),
+    "parts in the last axis": (
+        Stored(lambda x, p, table: turned(x, torch.view_as_complex(table[p])[:, None]), torch.view_as_real(TABLE)),
+        (X, POSITIONS),
+        1,
+        True,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_stored_tables(check_rewrite, operators, name):
+    module, inputs, count, interleaved = TABLES[name]
+    tolerance = {"rtol": 1e-5, "atol": 2e-6} if inputs[0].dtype is not torch.float16 else {"rtol": 2e-3, "atol": 1e-3}
+    native = check_rewrite(module, inputs, expect={"rope": count}, **tolerance)
+    nodes = [n for n in native.program.methods[0].graph.nodes if n.target == f"torch.ops.{ROPE}"]
+    assert [next(i.arg.value for i in n.inputs if i.name == "interleaved") for n in nodes] == [interleaved] * count
+    assert not set(operators(native)) & {"aten.mul.Tensor", "aten.cat.default"}
+    (key,) = native.constants  # the table is not needed any more
+    assert native.constants[key].shape == (D // 2,)
+
+
+def test_stored_tables_of_any_length(check_rewrite, operators):
+    b, t = torch.export.Dim("b", min=1, max=4), torch.export.Dim("t", min=1, max=40)
+    native = check_rewrite(
+        Stored(lambda q, k, table: meta(q, k, table, 3), TABLE),
+        (QUERY, KEY),
+        (QUERY[:1, :1], KEY[:1, :1]),
+        (torch.randn(3, 40, 4, D), torch.randn(3, 40, 2, D)),
+        dynamic_shapes=({0: b, 1: t}, ({0: b, 1: t},)),
+        expect={"rope": 2},
+        rtol=1e-5,
+        atol=2e-6,
+    )
+    (key,) = native.constants
+    assert key.startswith("table_0.frequencies.folded_")
+    assert "aten.mul.Tensor" not in operators(native)
+
+
+def changed(table, row, column, by):
+    table = table.clone()
+    table[row, column] *= by
+    return table
+
+
+OTHER_TABLES = {
+    "one number off": (meta, changed(TABLE, 40, 1, 1.0001)),
+    "not one circle": (meta, changed(TABLE, 0, 1, 2.0)),
+    "backwards": (meta, TABLE.flip(0)),
+    "angles that grow otherwise": (meta, torch.polar(torch.ones(64, 4), torch.arange(64.0)[:, None].sqrt() * 0.1)),
+    "only cosines": (lambda q, k, table: (turned(q, table.real[:T, None]), k), TABLE),
+    "other direction": (lambda q, k, table: meta(q, k, table.conj()), TABLE),
+    "halves with pairs of a complex table": (
+        lambda q, k, table: (
+            q * torch.cat((table.real, table.real), -1)[:T, None] + rotate_pairs(q) * table.imag.repeat(1, 2)[:T, None],
+            k,
+        ),
+        TABLE,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OTHER_TABLES)
+def test_other_tables(check_rewrite, name):
+    write, table = OTHER_TABLES[name]
+    check_rewrite(Stored(write, table), (QUERY, KEY), expect={"rope": 0}, rtol=1e-4, atol=1e-5)
+
+
+def test_a_table_that_changes_is_none(check):
+    class Changing(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("table", TABLE.clone())
+
+        def forward(self, query, key):
+            result = meta(query, key, self.table)
+            self.table.mul_(2)
+            return result
+
+    native = check(Changing(), (QUERY, KEY), (QUERY, KEY), rtol=1e-4, atol=1e-5)
+    assert native.rewrites["forward"].get("rope", 0) == 0

@@ -28,6 +28,11 @@ MODELS = {
     "Gemma2": (WIDE_HEADS, "eager", {"rms_norm": 9, "rope": 4, "attention": 0, "gqa": 0}),
     "Phi": ({"partial_rotary_factor": 0.5}, "eager", {"rms_norm": 0, "rope": 4, "attention": 2, "gqa": 2}),
     "GPTNeoX": ({"rotary_pct": 0.5}, "eager", {"rms_norm": 0, "rope": 4, "attention": 2, "gqa": 0}),
+    "Qwen2": ({}, "sdpa", {"rms_norm": 5, "rope": 4, "attention": 0, "gqa": 2}),
+    "Gemma3Text": (WIDE_HEADS, "sdpa", {"rms_norm": 13, "rope": 4, "attention": 0, "gqa": 2}),
+    "Phi3": ({"partial_rotary_factor": 0.5}, "eager", {"rms_norm": 5, "rope": 4, "attention": 2, "gqa": 2}),
+    # Channels next to each other, half of them.
+    "Glm": (WIDE_HEADS | {"partial_rotary_factor": 0.5}, "eager", {"rms_norm": 5, "rope": 4, "attention": 2, "gqa": 2}),
     # Its layer norms are RMS norms of what is left without the mean.
     "Cohere": ({}, "eager", {"rms_norm": 3, "rope": 4, "attention": 2, "gqa": 2}),
 }
@@ -49,7 +54,7 @@ def test_models(check_rewrite, operators, name):
     torch.manual_seed(0)
     config = getattr(transformers, f"{name}Config")(**SIZES, **settings)
     config._attn_implementation = attention
-    model = Logits(getattr(transformers, f"{name}ForCausalLM")(config).eval().requires_grad_(False))
+    model = Logits(transformers.AutoModelForCausalLM.from_config(config).eval().requires_grad_(False))
     native = check_rewrite(model, (torch.randint(3, 50, (2, 5)),), expect=expected, rtol=1e-3, atol=1e-4)
     assert not set(operators(native)) & {"aten.cos.default", "aten.sin.default"}
     assert "aten._softmax.default" not in operators(native) or name == "Gemma2"

@@ -15,7 +15,7 @@ import torch
 from torch import fx
 
 from ptn_export.passes._complex_values import REAL_TYPES, Complex, NoRealFormError, Part, Writer, as_real_value
-from ptn_export.passes._graph import sizes_of, tensor_of
+from ptn_export.passes._graph import is_call, operand, sizes_of, tensor_of
 
 __all__ = ["PARTWISE", "RULES"]
 
@@ -89,7 +89,10 @@ def _complex(w: Writer, real: fx.Node, imag: fx.Node) -> Complex:
 
 @_rule(_aten.polar.default)
 def _polar(w: Writer, abs: fx.Node, angle: fx.Node) -> Complex:
-    return w.result(*_turned(w, abs, angle))
+    # `ones_like(angle)` is how a radius of 1 has to be written.
+    filled = is_call(abs, _aten.full_like.default, _aten.full.default)
+    radius = operand(abs, 1) if filled and isinstance(operand(abs, 1), int | float) else abs
+    return w.result(*_turned(w, radius, angle))
 
 
 def _turned(w: Writer, radius: Part, angle: Part) -> tuple[Part, Part]:

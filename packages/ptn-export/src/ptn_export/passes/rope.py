@@ -7,8 +7,9 @@ candidate is any subgraph of element-wise arithmetic and layout operators whose 
 result's shape, integer positions, and a vector of frequencies, with sines and cosines of float32 angles in between. It
 is then run in float64 on random data: the sources and operators allowed make it a fixed bilinear function of the tensor
 and the tables, so it is the embedding if and, but for chance, only if it agrees with the operator's definition there.
-Tables that are precomputed have no positions among their sources and are left alone, as are angles computed in a half
-type. Channels that are passed through are taken in afterwards.
+Tables that are stored, as sines and cosines or as complex numbers, are sources too: frequencies are read off them, and
+must give every row of them again (`_rope_tables.py`). Angles computed in a half type are left alone. Channels that are
+passed through are taken in afterwards.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from ptn_export.passes._graph import (
     shape_of,
     tensor_of,
 )
+from ptn_export.passes._rope_tables import Rows, Tables
 from ptn_export.rope_operator import rope, rope_operator
 
 __all__ = ["run"]
@@ -81,12 +83,26 @@ _SAMPLE = 7
 
 @dataclass(frozen=True, slots=True)
 class _Rotary:
-    """A candidate: its result and its three sources."""
+    """A candidate: its result and its sources.
+
+    Attributes:
+        root: the result.
+        x: the tensor that is rotated.
+        positions: integers; None where rows of stored tables are read instead.
+        frequencies: angles per position; None likewise.
+        rows: the rows of stored tables, all of the same positions.
+    """
 
     root: fx.Node
     x: fx.Node
-    positions: fx.Node
-    frequencies: fx.Node
+    positions: fx.Node | None
+    frequencies: fx.Node | None
+    rows: tuple[Rows, ...] = ()
+
+    @property
+    def sources(self) -> list[fx.Node]:
+        nodes = (self.x, self.positions, self.frequencies, *(item.node for item in self.rows))
+        return [node for node in nodes if node is not None]
 
 
 _Form = tuple[bool, bool, float]
@@ -94,7 +110,8 @@ _Form = tuple[bool, bool, float]
 
 def run(module: fx.GraphModule, context: Context) -> None:
     """Fuses every rotary embedding of `module`."""
-    if not any(is_call(node, _aten.cos.default) for node in module.graph.nodes):
+    tables = Tables(module, context)
+    if not tables and not any(is_call(node, _aten.cos.default) for node in module.graph.nodes):
         return
     forms: dict[Hashable, _Form | None] = {}  # layers repeat one spelling, and large examples take time
     for node in reversed(list(module.graph.nodes)):
@@ -102,7 +119,7 @@ def run(module: fx.GraphModule, context: Context) -> None:
         value = tensor_of(node)
         if value is None or value.dim() != 4 or not value.is_floating_point() or not is_call(node, *_ROOTS):
             continue
-        if any(_fuse(candidate, forms, context) for candidate in _candidates(node)):
+        if any(_fuse(candidate, forms, tables, context) for candidate in _candidates(node, tables)):
             module.graph.eliminate_dead_code()
     for node in list(module.graph.nodes):
         if is_call(node, _aten.cat.default):
@@ -112,7 +129,7 @@ def run(module: fx.GraphModule, context: Context) -> None:
 # Candidates
 
 
-def _candidates(root: fx.Node) -> Iterator[_Rotary]:
+def _candidates(root: fx.Node, tables: Tables) -> Iterator[_Rotary]:
     """Subgraphs that end in `root` and have the right sources."""
     seen, layer = {root}, [root]
     for _ in range(_DEPTH):
@@ -121,15 +138,16 @@ def _candidates(root: fx.Node) -> Iterator[_Rotary]:
         seen.update(layer)
         for node in layer:
             if has_value_type(node, root):
-                sources = _sources(root, node)
-                if sources is not None:
-                    yield _Rotary(root, node, *sources)
+                candidate = _candidate(root, node, tables)
+                if candidate is not None:
+                    yield candidate
 
 
-def _sources(root: fx.Node, x: fx.Node) -> tuple[fx.Node, fx.Node] | None:
-    """Positions and frequencies, where the subgraph between `x` and `root` has these sources and no other."""
+def _candidate(root: fx.Node, x: fx.Node, tables: Tables) -> _Rotary | None:
+    """The subgraph between `x` and `root`, where it has the sources of an embedding and no other."""
     positions: set[fx.Node] = set()
     frequencies: set[fx.Node] = set()
+    rows: list[Rows] = []
     waves = set()
     seen = {x}
     stack = [(root, False)]
@@ -139,6 +157,10 @@ def _sources(root: fx.Node, x: fx.Node) -> tuple[fx.Node, fx.Node] | None:
             continue
         seen.add(node)
         value = tensor_of(node)
+        found = tables.rows(node)
+        if found is not None and not inside:
+            rows.append(found)
+            continue
         if value is None:
             if node.target is not operator.getitem and not isinstance(node.meta.get("val"), list | tuple):
                 if expression_of(node.meta.get("val")) is None:
@@ -163,9 +185,11 @@ def _sources(root: fx.Node, x: fx.Node) -> tuple[fx.Node, fx.Node] | None:
         if node.target in _PRODUCTS and not inside:
             return None
         stack += [(source, inside) for source in node.all_input_nodes]
-    if len(positions) != 1 or len(frequencies) != 1 or waves != _WAVES:
+    if rows and not positions and not frequencies and not waves and tables.agree(rows):
+        return _Rotary(root, x, None, None, tuple(rows))
+    if rows or len(positions) != 1 or len(frequencies) != 1 or waves != _WAVES:
         return None
-    return positions.pop(), frequencies.pop()
+    return _Rotary(root, x, positions.pop(), frequencies.pop())
 
 
 def _is_cast_of_integers(node: fx.Node) -> bool:
@@ -178,21 +202,27 @@ def _is_cast_of_integers(node: fx.Node) -> bool:
 # Proof and rewriting
 
 
-def _fuse(candidate: _Rotary, forms: dict[Hashable, _Form | None], context: Context) -> bool:
+def _fuse(candidate: _Rotary, forms: dict[Hashable, _Form | None], tables: Tables, context: Context) -> bool:
     """Puts the operator in the place of the candidate, if it is a rotary embedding."""
     spelling = _spelling(candidate)
     if spelling not in forms:
-        forms[spelling] = _form(candidate)
+        forms[spelling] = _form(candidate, tables)
     form = forms[spelling]
     if form is None:
         return False
     swapped, interleaved, scale = form
-    root, x, positions = candidate.root, candidate.x, candidate.positions
+    root, x = candidate.root, candidate.x
+    positions, frequencies = candidate.positions, candidate.frequencies
+    if positions is None or frequencies is None:
+        width = shape_of(x)[-1]
+        positions = tables.positions(candidate.rows, x, 1 if swapped else 2, root)
+        frequencies = tables.frequencies(candidate.rows, width)
+        assert frequencies is not None
     if len(shape_of(positions)) == 1:
         positions = insert(root, _aten.unsqueeze.default, positions, 0)
     if swapped:
         x = insert(root, _aten.permute.default, x, [0, 2, 1, 3])
-    result = insert(root, rope_operator(), x, positions, candidate.frequencies, interleaved, scale)
+    result = insert(root, rope_operator(), x, positions, frequencies, interleaved, scale)
     if swapped:
         result = insert(root, _aten.permute.default, result, [0, 2, 1, 3])
     replace(root, result)
@@ -203,7 +233,8 @@ def _fuse(candidate: _Rotary, forms: dict[Hashable, _Form | None], context: Cont
 def _spelling(candidate: _Rotary) -> Hashable:
     """The subgraph with numbers in the place of nodes: equal for candidates that compute the same."""
     numbers: dict[fx.Node, int] = {}
-    calls: list[Hashable] = []
+    calls: list[Hashable] = [item.key for item in candidate.rows]
+    sources = candidate.sources
 
     def visit(item: Any) -> Hashable:
         if isinstance(item, list | tuple):
@@ -211,7 +242,7 @@ def _spelling(candidate: _Rotary) -> Hashable:
         if not isinstance(item, fx.Node):
             return repr(item)
         if item not in numbers:
-            is_source = item in (candidate.x, candidate.positions, candidate.frequencies)
+            is_source = item in sources
             value = item.meta.get("val")
             if is_source or expression_of(value) is not None:
                 call: Hashable = ("source", str(shape_of(item)), str(value) if not is_source else "")
@@ -221,22 +252,40 @@ def _spelling(candidate: _Rotary) -> Hashable:
             calls.append(call)
         return ("node", numbers[item])
 
-    sources = visit((candidate.x, candidate.positions, candidate.frequencies))
-    return (sources, visit(candidate.root), *calls)
+    return (visit(sources), visit(candidate.root), *calls)
 
 
-def _form(candidate: _Rotary) -> _Form | None:
+def _form(candidate: _Rotary, tables: Tables) -> _Form | None:
     """Whether heads come last but one, whether pairs are neighbours, and the scale; None if it is something else."""
     sizes: dict[Any, int] = {}
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(_sizes(candidate.x, sizes), generator=generator, dtype=torch.float64)
-    positions = torch.randint(0, 50, _sizes(candidate.positions, sizes), generator=generator)
-    frequencies = torch.rand(_sizes(candidate.frequencies, sizes), generator=generator, dtype=torch.float64)
-    if 2 * len(frequencies) != x.shape[-1] or not x.numel():
+    if not x.numel():
         return None
+    if candidate.rows:
+        first = candidate.rows[0]
+        shape = [_size(size, sizes) for size in first.shape]
+        if tables.frequencies(candidate.rows, x.shape[-1]) is None:
+            return None
+        count = x.shape[-1] // 2
+    else:
+        assert candidate.positions is not None
+        assert candidate.frequencies is not None
+        shape = _sizes(candidate.positions, sizes)
+        (count,) = _sizes(candidate.frequencies, sizes)
+        if 2 * count != x.shape[-1]:
+            return None
+    positions = torch.randint(0, 50, shape, generator=generator)
+    frequencies = torch.rand(count, generator=generator, dtype=torch.float64)
 
     def actual(positions: torch.Tensor) -> torch.Tensor:
-        known = {candidate.x: x, candidate.positions: positions, candidate.frequencies: frequencies}
+        known: dict[fx.Node, Any] = {candidate.x: x}
+        if candidate.rows:
+            known |= tables.stand_ins(candidate.rows, positions, frequencies)
+        else:
+            assert candidate.positions is not None
+            assert candidate.frequencies is not None
+            known |= {candidate.positions: positions, candidate.frequencies: frequencies}
         result: torch.Tensor = _evaluate(candidate.root, known, sizes)
         return result
 
