@@ -8,8 +8,10 @@ import ml_dtypes
 import numpy as np
 import ptn_runtime
 import pytest
+from ptn_format.signature import SOURCE_KEY
 from ptn_runtime import registry as registry_module
 from ptn_runtime.compare import Pair, difference
+from ptn_runtime.conformance.programs import MethodBuilder, pack
 from ptn_runtime.engine import EngineSpec
 from ptn_runtime.reference.engine import ReferenceContext, ReferenceEngine, ReferenceHost
 from ptn_runtime.registry import EngineRow, Registry
@@ -119,6 +121,19 @@ def test_the_first_differing_node_is_named(skewed: SkewedEngine) -> None:
     assert "The first node that differs is node 'aten_sigmoid_default' (aten.sigmoid.default)" in outcome.explanation
     assert "self = aten_linear_default: float32[3, 32]" in outcome.explanation
     assert "(4 intermediate values were compared)" in outcome.explanation
+
+
+def test_the_node_is_named_with_the_users_own_line(skewed: SkewedEngine) -> None:
+    method = MethodBuilder("forward")
+    method.input("x", 4)
+    method.call("gate", "aten.sigmoid.default", method.metas["x"], self="x")
+    method.call("y", "aten.neg.default", method.metas["x"], self="gate")
+    method.result("y")
+    method.nodes = [dataclasses.replace(node, metadata={SOURCE_KEY: f"net.py:{node.name}"}) for node in method.nodes]
+    skewed.swap["aten.sigmoid.default"] = "aten.tanh.default"
+    with Pair(pack([method.build()], {}), "skewed", None, "reference") as pair:
+        outcome = pair.compare("forward", {"x": X[0, :4]})
+    assert "The first node that differs is node 'gate' (aten.sigmoid.default) from net.py:gate" in outcome.explanation
 
 
 def test_without_traces_the_place_stays_unknown(skewed: SkewedEngine) -> None:

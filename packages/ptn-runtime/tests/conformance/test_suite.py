@@ -112,6 +112,9 @@ CAUGHT_BY_CONTRACT = [
     ("growing-memory", "test_a_thousand_loads_do_not_grow_the_process"),
     ("swallowed-index-error", "test_an_index_out_of_range_is_an_error_that_names_it"),
     ("eager-import", "test_reading_the_spec_loads_no_native_code"),
+    ("forgotten-input", "test_an_input_that_the_program_changes_is_written_back"),
+    ("frozen-shape", "test_results_follow_the_input_shape"),
+    ("kept-state-array", "test_state_can_be_read_written_and_reset"),
     ("deaf-to-close", "test_a_closed_context_refuses_work"),
 ]
 

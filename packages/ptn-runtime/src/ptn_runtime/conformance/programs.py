@@ -34,7 +34,18 @@ from ptn_format.package import write_package
 
 from ptn_runtime.conformance.case import Array, floats
 
-__all__ = ["Given", "MethodBuilder", "affine", "counter", "echo", "lookup", "pack", "selection", "static_meta"]
+__all__ = [
+    "Given",
+    "MethodBuilder",
+    "affine",
+    "counter",
+    "doubling",
+    "echo",
+    "lookup",
+    "pack",
+    "selection",
+    "static_meta",
+]
 
 Given: TypeAlias = Argument | str | int | None
 """An argument of a node: the name of a tensor, an integer, None, or any argument as the file has it."""
@@ -103,6 +114,10 @@ class MethodBuilder:
     def update(self, state: str, value: str) -> None:
         """Makes `value` the new contents of `state`."""
         self.results.append((TensorArg(value), OutputSpec(value, OutputKind.BUFFER_MUTATION, state)))
+
+    def update_input(self, name: str, value: str) -> None:
+        """Writes `value` to the user input `name` at the end."""
+        self.results.append((TensorArg(value), OutputSpec(value, OutputKind.USER_INPUT_MUTATION, name)))
 
     def result(self, value: str | int | None) -> None:
         """A user result: a tensor or a literal."""
@@ -207,6 +222,18 @@ def selection() -> bytes:
     method.call("picked", "aten.relu.default", chosen, self="doubled")
     method.update("total", "sum")
     method.result("picked")
+    return pack([method.build()], {})
+
+
+def doubling() -> bytes:
+    """Doubles its input x float32[3] in place, and gives what x was, negated."""
+    method = MethodBuilder("forward")
+    method.input("x", 3)
+    meta = method.metas["x"]
+    method.call("twice", "aten.mul.Scalar", meta, self="x", other=2)
+    method.call("before", "aten.neg.default", meta, self="x")
+    method.update_input("x", "twice")
+    method.result("before")
     return pack([method.build()], {})
 
 

@@ -26,6 +26,8 @@ from ptn_runtime.select import match_device
 Load = Callable[..., ptn_runtime.Model]
 CYCLES = 1000
 GROWTH = 12 << 20
+MODULES = 20
+"""How many modules reading a spec may import beside the runtime's own."""
 
 
 def affine_result(x: Array, weight: Array, bias: Array) -> Array:
@@ -54,14 +56,24 @@ def context(engine_name: str, device_id: str | None) -> Any:
 def test_reading_the_spec_loads_no_native_code(engine_name: str) -> None:
     code = (
         "import sys, importlib.metadata as m\n"
+        "from importlib.machinery import EXTENSION_SUFFIXES\n"
+        "import ptn_runtime.engine\n"
         f"(e,) = m.entry_points(group='ptn.engines', name={engine_name!r})\n"
         "before = set(sys.modules)\n"
         "spec = e.load()\n"
-        "print(spec.factory.split(':')[0] in sys.modules, *spec.api_version)\n"
+        "new = [sys.modules[name] for name in set(sys.modules) - before]\n"
+        "files = [getattr(module, '__file__', None) or '' for module in new]\n"
+        "print(spec.factory.split(':')[0] in sys.modules, *spec.api_version, len(new))\n"
+        "print(*(file for file in files if file.endswith(tuple(EXTENSION_SUFFIXES))))\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    loaded, major, minor = done.stdout.split()
-    assert loaded == "False"
+    facts, native = done.stdout.splitlines()
+    loaded, major, minor, modules = facts.split()
+    assert loaded == "False", "reading the spec imports the engine"
+    assert not native, "reading the spec imports native modules"
+    assert int(modules) <= MODULES, (
+        f"reading the spec imports {modules} modules; every listing of engines pays for them"
+    )
     assert int(major) == API_VERSION[0]
     assert int(minor) <= API_VERSION[1]
 
@@ -122,6 +134,14 @@ def test_results_that_are_inputs_constants_and_literals(load: Load) -> None:
         np.testing.assert_array_equal(model(x, np.zeros(1, np.float32))[2], constant)
 
 
+def test_an_input_that_the_program_changes_is_written_back(load: Load) -> None:
+    with load(programs.doubling()) as model:
+        x = np.array([1, -2, 3], np.float32)
+        for factor in (1, 2, 4):
+            np.testing.assert_array_equal(model(x), np.array([-1, 2, -3], np.float32) * factor)
+        np.testing.assert_array_equal(x, [8, -16, 24])
+
+
 def test_an_empty_input_gives_an_empty_result(load: Load) -> None:
     data, _ = programs.lookup()
     with load(data) as model:
@@ -154,6 +174,11 @@ def test_state_can_be_read_written_and_reset(load: Load) -> None:
         np.testing.assert_array_equal(model.state["count"], [10])
         model.state["total"] = np.array([5, 6], np.float32)
         np.testing.assert_array_equal(model.run("add", np.array([1, 1], np.float32)), [6, 7])
+        written = np.array([7, 8], np.float32)
+        model.state["total"] = written
+        written[...] = 99
+        np.testing.assert_array_equal(model.state["total"], [7, 8])
+        model.state["total"] = np.array([6, 7], np.float32)
         seen = model.state["total"]
         seen[...] = 99
         np.testing.assert_array_equal(model.state["total"], [6, 7])

@@ -196,6 +196,51 @@ class ReusedBuffer(Correct):
     build_class: ClassVar = ReusingBuild
 
 
+class ForgottenInput(Correct):
+    """Gives an input that the program changes back as it was."""
+
+    name = "forgotten-input"
+
+    class ForgetfulBuild(Build):
+        def run(self, inputs: Sequence[Array]) -> RunResult:
+            before = [np.array(array) for array in inputs]
+            result = super().run(inputs)
+            places = {value.id: index for index, value in enumerate(self._plan.graph.inputs)}
+            result.input_updates = [before[places[old.id]] for old, _ in self._plan.graph.input_updates]
+            return result
+
+    build_class: ClassVar = ForgetfulBuild
+
+
+class FrozenShape(Correct):
+    """Runs every shape with what was planned for the first one."""
+
+    name = "frozen-shape"
+
+    class FirstContext(Context):
+        first: EngineBuild | None = None
+
+        def build(self, graph: StaticGraph) -> EngineBuild:
+            if self.first is None:
+                self.first = super().build(graph)
+            return self.first
+
+    context_class: ClassVar = FirstContext
+
+
+class KeptStateArray(Correct):
+    """Hands out the very array that holds a state."""
+
+    name = "kept-state-array"
+
+    class Sharing(Context):
+        def read_state(self, key: str) -> Array:
+            super().read_state(key)
+            return self.state[key]
+
+    context_class: ClassVar = Sharing
+
+
 class GrowingMemory(Correct):
     """Keeps something of every context for ever."""
 

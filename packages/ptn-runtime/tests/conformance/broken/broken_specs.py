@@ -7,7 +7,10 @@ from ptn_runtime.engine import API_VERSION, EngineSpec
 NAMES = {
     "correct": "Correct",
     "deaf-to-close": "DeafToClose",
+    "forgotten-input": "ForgottenInput",
+    "frozen-shape": "FrozenShape",
     "growing-memory": "GrowingMemory",
+    "kept-state-array": "KeptStateArray",
     "leaked-state": "LeakedState",
     "lying-supports": "LyingSupports",
     "modest": "Modest",
