@@ -22,6 +22,7 @@ from ptn_runtime.errors import InputError, Refusal, UnsupportedNode
 GOLDEN = Path(ptn_runtime.__file__).parent / "conformance" / "data" / "golden"
 MLP = str(GOLDEN / "mlp_dyn" / "model.ptn")
 COUNTER = str(GOLDEN / "counter" / "model.ptn")
+LSTM = str(GOLDEN.parent / "models" / "lstm" / "model.ptn")
 REFERENCE = ["--engine", "reference"]
 
 
@@ -194,6 +195,8 @@ def test_run_made_up(ptn: Any) -> None:
             "size 99 of axis 0 is out of range; allowed [1..64, 16]",
         ),
         (["run", MLP, "--random", "-o", "x.txt"], "--output takes a file ending in .npz or .npy, got 'x.txt'."),
+        (["run", MLP, "--random", "-o", "{none}/x.npz"], "/none'; make it, or name another place."),
+        (["run", MLP, "--random", "-o", "{folder}.npz"], "folder.npz: it is a folder; name a file."),
         (["run", MLP, "{bad}.npy"], "cannot be read as a .npy file"),
         (["run", MLP, "{bad}.npz"], "bad.npz: "),
         (["run", MLP, "{cut}.npz"], "cut.npz: cannot be read as a .npz file: "),
@@ -217,12 +220,22 @@ def test_errors_are_one_paragraph(ptn: Any, tmp_path: Path, arguments: list[str]
     np.savez(tmp_path / "wrong.npz", y=np.zeros(3))
     (tmp_path / "cut.npz").write_bytes((tmp_path / "wrong.npz").read_bytes()[:100])
     (tmp_path / "single.npz").write_bytes((tmp_path / "x.npy").read_bytes())
+    (tmp_path / "folder.npz").mkdir()
     filled = [item.replace("{", f"{tmp_path}/").replace("}", "") for item in arguments]
     code, out, err = ptn(*filled)
     assert code == 2
     assert words in err
     assert err.startswith("ptn: error: ")
     assert "Traceback" not in out + err
+
+
+def test_a_file_for_one_array_is_refused_before_the_run(ptn: Any, tmp_path: Path) -> None:
+    target = tmp_path / "out.npy"
+    code, out, err = ptn("run", LSTM, "--random", "-o", str(target))
+    assert code == 2
+    assert "the method gives 2 results; a .npy file holds one, use .npz." in err
+    assert not out
+    assert not target.exists()
 
 
 def test_inputs_may_follow_options(ptn: Any, tmp_path: Path) -> None:

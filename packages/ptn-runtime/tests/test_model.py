@@ -88,6 +88,23 @@ def test_default_method(load_fake: Any, fakes: Any) -> None:
         model.run("encod", np.zeros(2, np.float32))
 
 
+@pytest.mark.parametrize("wrong", [[], np.zeros(2, np.float32), 3, None], ids=["list", "array", "int", "None"])
+def test_inputs_in_the_place_of_the_methods_name(load_fake: Any, fakes: Any, wrong: Any) -> None:
+    x = fakes.tensor("x", ScalarType.FLOAT, 2)
+    model = load_fake(fakes.Method("forward", (x,), lambda i, _: [i[0]]))
+    kind = type(wrong).__name__
+    for called in ("run", "profile", "describe"):
+        if called == "describe" and wrong is None:
+            continue
+        first = "run" if called == "run" else called
+        with pytest.raises(InputError) as caught:
+            getattr(model, called)(wrong, *([] if called == "describe" else [np.zeros(2, np.float32)]))
+        assert str(caught.value) == (
+            f"{first}(method, ...) takes the name of a method first, got {kind}. "
+            f"Pass one of 'forward', then the inputs: {first}('forward', ...)."
+        )
+
+
 def test_describe(load_fake: Any, fakes: Any) -> None:
     signature = Signature(
         (

@@ -284,6 +284,21 @@ def test_refusal_at_another_shape_names_the_node(load_fake: Any, fakes: Any) -> 
     )
 
 
+def test_refusal_at_another_shape_names_engines_that_can(
+    load_fake: Any, fakes: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = fakes.Engine("e")
+    engine.supports = lambda node, device: SimpleNamespace(ok=node.output.shape[0] > 2, reason="too few.", note="")
+    other, picky = fakes.Engine("other"), fakes.Engine("picky", refuse={"fake.body.default": "x"})
+    others: Any = FakeRegistry(e=engine, other=other, picky=picky, bad=EngineLoadError("no library"))
+    method = fakes.Method("forward", (fakes.tensor("x", ScalarType.FLOAT, (1, 8)),), lambda i, _: [i[0]])
+    model = load_fake(method, engine=engine)
+    monkeypatch.setattr("ptn_runtime.registry.registry", lambda: others)
+    with pytest.raises(UnsupportedMethodError, match=r"too few\. Engines that can: other\.") as caught:
+        model(np.zeros(2, np.float32))
+    assert caught.value.nodes[0].engines == ("other",)
+
+
 def test_answers_for_check(program: Any, fakes: Any) -> None:
     refuse = {"aten.topk.default@cpu": "no sorting."}
     registry: Any = FakeRegistry(one=(fakes.Engine("one", [CPU, GPU0], refuse), 3), bad=EngineLoadError("no library"))

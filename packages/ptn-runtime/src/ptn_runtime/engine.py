@@ -498,9 +498,13 @@ class EngineExecutable:
 
     def _check_support(self, *graphs: StaticGraph) -> None:
         host = self._context.host
-        refused = [node for graph in graphs for node in check_support(host.engine, host.device, graph)]
+        refused = [pair for graph in graphs for pair in refused_nodes(host.engine, host.device, graph)]
         if refused:
-            raise UnsupportedMethodError(host.name, self._method.name, refused)
+            from ptn_runtime.registry import registry  # only a refusal needs the other engines
+            from ptn_runtime.survey import with_engines
+
+            items = [(node, unsupported(node, support, self._method.name)) for node, support in refused]
+            raise UnsupportedMethodError(host.name, self._method.name, with_engines(registry(), host.engine, items))
 
 
 class _Nothing(EngineBuild):

@@ -114,7 +114,11 @@ class Session:
             ExecutionError: the engine failed.
             ClosedError: the session or its model was closed.
         """
-        caller = self._callers.get(method) or self._caller(method)
+        try:
+            caller = self._callers.get(method) or self._caller(method)
+        except TypeError:
+            _check_name(method, "run", self.methods)  # where it is what cannot be looked up, such as an array
+            raise
         return caller.call(args, kwargs)
 
     def profile(self, method: str, /, *args: Any, repeat: int = 5, **kwargs: Any) -> Profile:
@@ -130,6 +134,7 @@ class Session:
             ExecutionError: the engine does not time single nodes.
             InputError, MethodNotFoundError, ClosedError: as `run`.
         """
+        _check_name(method, "profile", self.methods)
         return self._caller(method).profile(args, kwargs, repeat)
 
     @property
@@ -145,8 +150,11 @@ class Session:
 
         Raises:
             MethodNotFoundError: there is no such method.
+            InputError: `method` is no name.
         """
         self._check_open()
+        if method is not None:
+            _check_name(method, "describe", self.methods)
         return self._core.describe(self._default_method() if method is None else method)
 
     @property
@@ -196,6 +204,7 @@ class Session:
             self._check_open()
             caller = self._callers.get(method)
             if caller is None:
+                _check_name(method, "run", self.methods)
                 lowered = self._core.program.method(method)
                 caller = self._callers[method] = _Caller(
                     self._lock, self._context.compile(method), lowered, self._context.host.name
@@ -287,6 +296,20 @@ class _Caller:
             if not (flags.c_contiguous and flags.aligned):
                 return False
         return True
+
+
+def _check_name(method: Any, called: str, methods: Sequence[str]) -> None:
+    """Refuses what is no method's name, as when inputs are given in its place.
+
+    Raises:
+        InputError: `method` is no string.
+    """
+    if not isinstance(method, str):
+        example = "forward" if "forward" in methods else methods[0]
+        raise InputError(
+            f"{called}(method, ...) takes the name of a method first, got {type(method).__name__}. Pass one of "
+            f"{', '.join(map(repr, methods))}, then the inputs: {called}('{example}', ...)."
+        )
 
 
 def _write_back(graph: StaticGraph, result: RunResult, written: Sequence[tuple[int, Array]]) -> None:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ptn_runtime.lowering.static import StaticGraph, StaticNode
     from ptn_runtime.registry import Registry
 
-__all__ = ["Answer", "Picked", "Survey"]
+__all__ = ["Answer", "Picked", "Survey", "with_engines"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,19 +143,7 @@ class Survey:
         """The same with the names of the engines that can run each node; loads every installed engine."""
         if not self.refused(engine, device):
             return ()
-        found = self._refused[id(engine), device.id]
-        others: list[tuple[Engine, tuple[Device, ...]]] = []
-        for name in self._registry.names():
-            try:
-                other = self._registry.engine(name)
-                if other is not engine and other.name != engine.name:
-                    others.append((other, _devices(other)))
-            except EngineError:
-                continue  # its reason is shown where engines are listed
-        return tuple(
-            replace(item, engines=tuple(other.name for other, devices in others if _runs(other, node, devices)))
-            for node, item in found
-        )
+        return with_engines(self._registry, engine, self._refused[id(engine), device.id])
 
     def answers(self, engine: str | None = None, device: str | None = None) -> Iterator[Answer]:
         """What every installed engine (or only `engine`) says, on every device (or only `device`); best first."""
@@ -236,6 +224,24 @@ class Survey:
                 with contextlib.suppress(EngineError):  # only a list for a message
                     found += [f"{item.id} ({engine.name})" for item in _devices(engine)]
         return f"no installed engine has a device '{device}'. Devices: {', '.join(found) or 'none'}."
+
+
+def with_engines(
+    registry: Registry, engine: Engine, refused: Sequence[tuple[StaticNode, UnsupportedNode]]
+) -> tuple[UnsupportedNode, ...]:
+    """Nodes that `engine` refuses, with the names of the other engines that can run each; loads every engine."""
+    others: list[tuple[Engine, tuple[Device, ...]]] = []
+    for name in registry.names():
+        try:
+            other = registry.engine(name)
+            if other is not engine and other.name != engine.name:
+                others.append((other, _devices(other)))
+        except EngineError:
+            continue  # its reason is shown where engines are listed
+    return tuple(
+        replace(item, engines=tuple(other.name for other, devices in others if _runs(other, node, devices)))
+        for node, item in refused
+    )
 
 
 def _engine_nodes(graphs: Sequence[StaticGraph]) -> Iterator[StaticNode]:

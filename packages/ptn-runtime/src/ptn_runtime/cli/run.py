@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import time
 from typing import Any
 
@@ -19,6 +20,7 @@ from ptn_runtime.cli.common import (
     summarize_inputs,
     table,
 )
+from ptn_runtime.describe import MethodInfo
 from ptn_runtime.errors import InputError
 
 
@@ -41,11 +43,13 @@ def _run(arguments: argparse.Namespace) -> int:
     from ptn_runtime.arrays import flatten_result
     from ptn_runtime.model import load
 
-    if arguments.output and not arguments.output.endswith((".npy", ".npz")):
-        raise InputError(f"--output takes a file ending in .npz or .npy, got '{arguments.output}'.")
+    if arguments.output:
+        _check_target(arguments.output)
     with load(arguments.package, arguments.engine, arguments.device, **parse_options(arguments.option)) as model:
         method = pick_method(model.methods, arguments.method)
         info = model.describe(method)
+        if arguments.output:
+            _check_count(arguments.output, info)
         inputs = gather_inputs(info, arguments)
         start = time.perf_counter()
         result = model.run(method, **inputs)
@@ -66,6 +70,26 @@ def _run(arguments: argparse.Namespace) -> int:
         _save(arguments.output, arrays)
         print(f"saved to {arguments.output}")
     return 0
+
+
+def _check_target(path: str) -> None:
+    """Refuses a place for the results that cannot be written, before anything runs."""
+    if not path.endswith((".npy", ".npz")):
+        raise InputError(f"--output takes a file ending in .npz or .npy, got '{path}'.")
+    folder = os.path.dirname(os.path.abspath(path))
+    if not os.path.isdir(folder):
+        raise InputError(f"--output {path}: there is no folder '{folder}'; make it, or name another place.")
+    if os.path.isdir(path):
+        raise InputError(f"--output {path}: it is a folder; name a file.")
+    if not os.access(path if os.path.exists(path) else folder, os.W_OK):
+        raise InputError(f"--output {path}: you may not write there; name another place.")
+
+
+def _check_count(path: str, info: MethodInfo) -> None:
+    """Refuses a file for one array where the method is known to give several."""
+    count = len(info.outputs) + sum(item.mutated for item in info.inputs)
+    if path.endswith(".npy") and count > 1:
+        raise InputError(f"{path}: the method gives {count} results; a .npy file holds one, use .npz.")
 
 
 def _row(name: str, array: np.ndarray[Any, np.dtype[Any]]) -> tuple[str, ...]:
