@@ -88,6 +88,48 @@ def test_checks_of_items(engine):
         assert model(np.arange(8, dtype=np.float32), at(5), at(3))[0].tolist() == [25.0, 30.0, 35.0]
 
 
+class Decode(nn.Module):
+    """A cache that is written at a position, tables that are read there, and rows by number."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.cache = nn.Buffer(torch.zeros(2, 16, 4))
+        self.table = nn.Buffer(torch.randn(16, 4))
+
+    def forward(self, x, position: int):
+        self.cache[:, position : position + 2] = x * self.table[position : position + 2]
+        reached = torch.arange(16) < position + 2
+        scores = (x @ self.cache.mT).masked_fill(~reached, float("-inf"))
+        return scores.softmax(-1), self.table[position + 1], self.table.select(0, position) + 1
+
+
+def test_positions_do_not_cut_the_graph(everywhere):
+    """Windows of known size are one graph for all positions: nothing is built again for a new one."""
+    shapes = {"x": None, "position": torch.export.Dim.DYNAMIC}
+    calls = [(torch.randn(2, 2, 4), position) for position in (2, 5, 14, 3)]
+    everywhere(Decode(), *calls, dynamic_shapes=shapes)
+    with load(Decode(), *calls[0], dynamic_shapes=shapes) as model:
+        model(calls[0][0].numpy(), 2)
+        executable = model._context.compile("forward")
+        assert not any(node.on_host for node in executable.graph.nodes)
+        with pytest.raises(InputError, match=r"does not hold|position"):
+            model(calls[0][0].numpy(), 15)
+
+
+def test_rows_from_the_end(everywhere):
+    """A position that may be negative counts from the end: that takes the number itself."""
+
+    class Row(nn.Module):
+        def forward(self, x, i):
+            row = i.item()
+            torch._check(row >= -5)
+            torch._check(row < 5)
+            return x[row]
+
+    everywhere(Row(), (torch.randn(5, 2), torch.tensor(3)), (torch.randn(5, 2), torch.tensor(-2)))
+
+
 def test_repeats_from_data(everywhere):
     class Repeat(nn.Module):
         def forward(self, x, repeats):

@@ -27,6 +27,7 @@ from ptn_format.graph import (
     OutputSpec,
     OutputValueKind,
     Program,
+    StringArg,
     TensorArg,
     TensorMeta,
 )
@@ -38,6 +39,7 @@ __all__ = [
     "Given",
     "MethodBuilder",
     "affine",
+    "checked",
     "counter",
     "doubling",
     "echo",
@@ -234,6 +236,22 @@ def doubling() -> bytes:
     method.call("before", "aten.neg.default", meta, self="x")
     method.update_input("x", "twice")
     method.result("before")
+    return pack([method.build()], {})
+
+
+def checked() -> bytes:
+    """`total += x` behind an assertion that `ok` holds; gives the new total.
+
+    x is float32[2], `total` starts at zeros.
+    """
+    method = MethodBuilder("forward")
+    method.state("total", np.zeros(2, np.float32), has_data=False)
+    method.input("x", 2)
+    method.input("ok", dtype=ScalarType.BOOL)
+    method.check("check", "aten._assert_async.msg", self="ok", assert_msg=StringArg("x must be fine"))
+    method.call("sum", "aten.add.Tensor", method.metas["x"], self="total", other="x")
+    method.update("total", "sum")
+    method.result("sum")
     return pack([method.build()], {})
 
 

@@ -198,6 +198,16 @@ def test_sessions_do_not_share_state(load: Load) -> None:
         np.testing.assert_array_equal(model.run("read")[1], [1, 1])
 
 
+def test_state_that_changes_behind_an_assertion(load: Load) -> None:
+    with load(programs.checked()) as model:
+        for count in (1, 2, 3):
+            total = model(np.array([1, 2], np.float32), np.array(True))
+            np.testing.assert_array_equal(total, np.array([count, 2 * count], np.float32))
+            np.testing.assert_array_equal(model.state["total"], total)
+        with pytest.raises(InputError, match="x must be fine"):
+            model(np.array([1, 2], np.float32), np.array(False))
+
+
 def test_sizes_that_depend_on_data(load: Load) -> None:
     """The runtime cuts the method in two; the state changes in the second part, with what the first has computed."""
     x = np.array([1, -2, 3, 4, -5], np.float32)

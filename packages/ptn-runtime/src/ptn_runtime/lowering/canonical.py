@@ -26,6 +26,7 @@ from ptn_runtime.lowering.liveness import check_known, drop_dead, mark_shape_fre
 from ptn_runtime.lowering.nodes import SCALAR_KINDS, NodeReader
 from ptn_runtime.lowering.packed import PackedConstants
 from ptn_runtime.lowering.plan import Binding, CanonicalGraph, Item, Ref, Step
+from ptn_runtime.lowering.windows import mark_windows
 
 __all__ = ["canonicalize"]
 
@@ -270,6 +271,7 @@ class Body:
         roots += [new for _, new in (*state_updates, *input_updates)]
         steps = drop_dead(self.steps, roots)
         constants = tuple(self.bindings.values())
+        mark_windows(steps)
         mark_sizes(steps)
         mark_shape_free(steps, [binding.slot for binding in constants])
         return CanonicalGraph(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from ptn_runtime.errors import LoweringError
 from ptn_runtime.lowering.plan import (
@@ -52,7 +53,7 @@ def mark_sizes(steps: Sequence[Step]) -> None:
         if isinstance(step, Call):
             sizes.update(_sizes_of(step))
         elif isinstance(step, Scatter):
-            sizes.update(_sizes_of(step.view))
+            sizes.update(_sizes_of(replace(step.view, window=None)))
         elif isinstance(step, ScalarCall) and step.output in sizes and not step.takes_tensors:
             sizes.update(step.reads())
         elif isinstance(step, Item):
@@ -60,7 +61,8 @@ def mark_sizes(steps: Sequence[Step]) -> None:
 
 
 def _sizes_of(step: Call) -> Iterable[int]:
-    yield from (slot for _, slot, run_time in step.scalars if not run_time)
+    if step.window is None:
+        yield from (slot for _, slot, run_time in step.scalars if not run_time)
     for name, items in step.lists:
         if name in step.operator.numbers:
             yield from (item.slot for item in items if type(item) is Ref)

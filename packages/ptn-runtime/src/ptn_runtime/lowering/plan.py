@@ -56,6 +56,7 @@ class Call:
         metas: what the file says of the results, or None.
         foldable: with constant arguments the results are constants.
         shape_free: reads only constants and results of other such steps, so no input shape matters.
+        window: for an operator on a window that starts at a number from data, the window's size, where it is known.
         effect: must be kept although nobody reads a result.
         source: the user's `file:line`.
     """
@@ -73,6 +74,7 @@ class Call:
     effect: bool = False
     source: str | None = None
     shape_free: bool = False
+    window: int | None = None
 
     @property
     def op(self) -> str:

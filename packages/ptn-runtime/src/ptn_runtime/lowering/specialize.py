@@ -32,6 +32,7 @@ from ptn_runtime.lowering.simplify import SIMPLIFIERS
 from ptn_runtime.lowering.stages import Answer, Cut, NeedError, number_of
 from ptn_runtime.lowering.static import StaticGraph, StaticNode, TensorSpec, Value, ValueKind
 from ptn_runtime.lowering.views import INVERSES
+from ptn_runtime.lowering.windows import START, windowed
 from ptn_runtime.shapes import OPERATORS, DataDependentError, infer
 
 __all__ = ["Keep", "specialize"]
@@ -292,7 +293,7 @@ class _Builder:
         for name, slot, run_time in step.scalars:
             value = env[slot]
             if type(value) is Value:
-                if not run_time or value.kind is _CONSTANT:
+                if value.kind is _CONSTANT or not (run_time or step.window):
                     value = self._number(value, name)
                 else:
                     constant = False
@@ -303,12 +304,27 @@ class _Builder:
                 resolved = tuple([self._number(item, name) if type(item) is Value else item for item in resolved])
             args[name] = resolved
             constant = constant and all(type(item) is not Value or item.kind is _CONSTANT for item in resolved)
+        if step.window and type(args[START[step.op]]) is Value:
+            env[step.outputs[0]] = self._windowed(step, args, step.window)
+            return
         try:
             results = self._results(step, args, constant)
         except DataDependentError as error:
             results = self._by_data(step, args, constant, error)
         for slot, value in zip(step.outputs, results, strict=True):
             env[slot] = value
+
+    def _windowed(self, step: Call, args: dict[str, Any], size: int) -> Value:
+        """The result of a call on a window whose place only data tell.
+
+        Raises:
+            NeedError: the call has no form that is the same for all places.
+        """
+        result = windowed(self.emit, step.op, args, size)
+        if result is None:
+            name = START[step.op]
+            raise NeedError(step, f"argument '{name}' is known only while the graph runs", number=args[name])
+        return result
 
     def _number(self, value: Value, use: str) -> Any:
         """The number that a tensor of one element holds, where it is known.
