@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from torch.export import ExportedProgram
 from torch.export.graph_signature import ExportGraphSignature, InputSpec, OutputKind, OutputSpec
 
+from ptn_export.aliases import merge_aliases
 from ptn_export.branches import lift_branch_constants
 from ptn_export.decompositions import decomposition_table
 from ptn_export.experts import name_grouped_products
@@ -48,6 +49,7 @@ class Captured:
 def capture(program: ExportedProgram) -> Captured:
     """Decomposes a private copy of `program`."""
     private, original_fqns = _private_copy(program)
+    merge_aliases(private)
     lift_branch_constants(private)
     # What PyTorch warns of here concerns its own internals; the user can do nothing about it.
     with warnings.catch_warnings(action="ignore"):
