@@ -22,8 +22,8 @@ a model says why: its reason stands in its column.
 "Operations" counts the nodes of the exported graph and the different operators among them, "fused" what the exporter's
 [passes](passes.md) found. In the code, `model` is a module in eval mode, and the other names are example inputs.
 
-| model | class | operations | fused | reference | ggml |
-|---|---|---|---|---|---|
+| model | class | dynamic axes | operations | fused | reference | ggml |
+|---|---|---|---|---|---|---|
 """
 _FUSIONS = ("rms_norm", "rope", "attention", "gqa", "batch_norm", "fold")
 
@@ -47,7 +47,9 @@ def row(entry: Entry) -> Row:
         verdicts.append(f"{entry.tolerance:.0e}".replace("e-0", "e-") if reason is None else f"refused: {reason}")
     operations = f"{sum(method.operators.values())}, {len(method.operators)} different"
     link = f"[{entry.name}](#{re.sub(r'[^a-z0-9-]', '', entry.name.lower())})"
-    cells = [link, f"`{entry.source}`", operations, fused or "-", *(text.replace("|", "\\|") for text in verdicts)]
+    source = f"`{entry.source}`" if entry.source.startswith("transformers.") else entry.source
+    ranges = ", ".join("{} {}..{}".format(axis, *entry.range_of(axis)) for axis in entry.axes)
+    cells = [link, source, ranges or "-", operations, fused or "-", *(text.replace("|", "\\|") for text in verdicts)]
     inputs = ", ".join(f"`{name}` {item}" for name, item in entry.tensors.items())
     file = f'ptn_export.to_native(exported).save("{entry.name.lower()}.ptn")'
     section = f"## {entry.name}\n\nInputs: {inputs}.\n\n```python\n{entry.code()}\n{file}\n```\n"
