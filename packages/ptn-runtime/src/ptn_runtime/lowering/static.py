@@ -20,7 +20,7 @@ from ptn_format.graph import AffineGroup, PackedQuant
 if TYPE_CHECKING:
     from ptn_runtime.lowering.stages import Cut
 
-__all__ = ["Arg", "StateUpdate", "StaticGraph", "StaticNode", "TensorSpec", "Value", "ValueKind"]
+__all__ = ["Arg", "StateUpdate", "StaticGraph", "StaticNode", "TensorSpec", "Value", "ValueKind", "literal"]
 
 
 class ValueKind(enum.Enum):
