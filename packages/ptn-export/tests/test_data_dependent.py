@@ -168,6 +168,25 @@ def test_state_and_inputs_that_change(everywhere):
     everywhere(Tracker(), (x, torch.zeros(2)), (-x, torch.zeros(2)), (x, torch.ones(2)))
 
 
+class Growing(nn.Module):
+    """A counter of its own is the size of what it gives."""
+
+    def __init__(self):
+        super().__init__()
+        self.count = nn.Buffer(torch.ones((), dtype=torch.int64))
+
+    def forward(self, x):
+        count = self.count.item()
+        torch._check(count >= 1)
+        torch._check(count <= 8)
+        self.count += 1
+        return x[:count].sum(0), torch.zeros(count)
+
+
+def test_a_state_that_is_a_size(everywhere):
+    everywhere(Growing(), *[(torch.arange(8.0),)] * 4)
+
+
 def test_dynamic_inputs(everywhere):
     class Model(nn.Module):
         def __init__(self):

@@ -105,6 +105,25 @@ def test_an_item_becomes_a_number_where_a_size_needs_it():
     assert [value.name for value in last.inputs] == ["x"]
 
 
+def test_a_state_and_an_input_that_change_may_be_sizes():
+    g = GraphBuilder()
+    count = g.buffer("count", "count", I64, 1)
+    n = g.input("n", I64)
+    a, b = g.scalar(ITEM, count), g.scalar(ITEM, n)
+    g.call("torch.ops.aten.add_.Scalar", count, 1, result="more")
+    g.call("torch.ops.aten.mul_.Scalar", n, 2, result="twice")
+    graph = specialize(g.build(g.call("torch.ops.aten.full.default", [a, b], 1.0)))
+    assert (graph.cut.asked.kind, graph.outputs) == (ValueKind.STATE, (graph.cut.asked,))
+    last = graph.cut.resume(number([3])).cut.resume(number(2))
+    assert last.outputs[0].shape == (3, 2)
+    (update,) = last.state_updates
+    assert (update.old.kind, update.old.key) == (ValueKind.STATE, "count")
+    np.testing.assert_array_equal(update.new.data, [4])  # what is known is computed at once
+    ((old, new),) = last.input_updates
+    assert (old, new.data) == (last.inputs[0], 4)
+    assert [value.name for value in last.inputs] == ["n"]
+
+
 def test_an_item_that_no_size_needs_stays_in_the_graph():
     g = GraphBuilder()
     x = g.input("x", F32, 8)

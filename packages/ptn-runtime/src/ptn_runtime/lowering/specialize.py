@@ -75,7 +75,9 @@ def specialize(
         env[slot] = value
         values.append(value)
     builder = _Builder([Frame(graph, env)], folder, Messages(graph, inputs, input_names, dynamic))
-    return builder.build(values, builder.bind(graph, env), keep)
+    states = builder.bind(graph, env)
+    builder.changed = {old: env[old] for old, _ in (*graph.state_updates, *graph.input_updates)}
+    return builder.build(values, states, keep)
 
 
 class _Builder:
@@ -85,6 +87,8 @@ class _Builder:
         frames: the graph, and the branches that were entered on the way.
         env: the values of the innermost frame by slot.
         nodes: the nodes so far.
+        changed: by slot, the states and inputs that the method changes. They stay what they are where their contents
+            become a known number.
     """
 
     def __init__(self, frames: list[Frame], folder: Folder, messages: Messages) -> None:
@@ -93,6 +97,7 @@ class _Builder:
         self.folder = folder
         self.messages = messages
         self.nodes: list[StaticNode] = []
+        self.changed: dict[int, Value] = {}
         self._step: Step | None = None
         self._scalars = Scalars(self.emit)
         self._from_weights: dict[int, Value] = {}  # by id; holding the values keeps ids from being used again
@@ -118,15 +123,15 @@ class _Builder:
         return self._finished(inputs, (), [self._scalars.as_value(item) for item in self._results_of(self.frames[0])])
 
     def _finished(self, inputs: Sequence[Value], states: Sequence[Value], results: Sequence[Any]) -> StaticGraph:
-        graph, env = self.frames[0].graph, self.frames[0].env
+        graph, env, changed = self.frames[0].graph, self.frames[0].env, self.changed
         return finish(
             graph.name,
             inputs=tuple(inputs),
             states=states,
             nodes=self.nodes,
             results=tuple(results),
-            state_updates=[(env[old], env[new]) for old, new in graph.state_updates],
-            input_updates=[(env[old], env[new]) for old, new in graph.input_updates],
+            state_updates=[(changed[old], env[new]) for old, new in graph.state_updates],
+            input_updates=[(changed[old], env[new]) for old, new in graph.input_updates],
         )
 
     @staticmethod
@@ -142,7 +147,8 @@ class _Builder:
         step, number = need.step, need.number
         # A number becomes known, and its step is taken again; an operator's results become known, and it is over.
         start = self.frames[-1].position + (number is None)
-        live = [value for value in live_values(self.frames, start) if is_computed(value) and value is not number]
+        read = [value for value in live_values(self.frames, start) if value is not number]
+        live = list({id(value): value for value in (*read, *self.changed.values()) if is_computed(value)}.values())
         if number is not None:
             node = StaticNode(step.name, _ITEM, {"self": number}, (), step.source, on_host=True)
         else:
@@ -179,14 +185,10 @@ class _Builder:
     def _resumed(self, cut: Cut, need: NeedError, start: int, answer: Answer) -> _Resumed:
         """A builder for what comes after a cut."""
         messages = self.messages.after(_fact(cut, answer))
-        inputs: list[Value] = []
         states: list[Value] = []
         weights: list[Value] = []
 
         def new(value: Value) -> Value:
-            if value is need.number:
-                assert isinstance(answer, bytes)
-                return Value(-1, value.name, value.dtype, value.shape, _CONSTANT, None, number_of(value, answer))
             kind = ValueKind.INPUT if value.kind is ValueKind.NODE else value.kind
             copy = Value(-1, value.name, value.dtype, value.shape, kind, value.key, value.data)
             if kind is ValueKind.STATE:
@@ -202,9 +204,15 @@ class _Builder:
                 fresh[id(value)] = new(value)
             return fresh[id(value)]
 
-        inputs += [once(value) for value in cut.carried]
+        inputs = [once(value) for value in cut.carried]
+        changed = {slot: once(value) for slot, value in self.changed.items()}
+        number = need.number
+        if number is not None:
+            assert isinstance(answer, bytes)
+            data = number_of(number, answer)
+            fresh[id(number)] = Value(-1, number.name, number.dtype, number.shape, _CONSTANT, None, data)
         frames = copied(self.frames, start, once)
-        if need.number is None:
+        if number is None:
             assert isinstance(answer, tuple)
             for slot, name, spec, meta in zip(need.outputs, cut.names, answer, cut.metas, strict=True):
                 if meta is not None and not _fits(spec, meta):
@@ -217,7 +225,7 @@ class _Builder:
                 inputs.append(value)
         builder = _Resumed(frames, self.folder, messages)
         builder._from_weights = {id(value): value for value in weights}
-        builder.inputs, builder.states = inputs, states
+        builder.inputs, builder.states, builder.changed = inputs, states, changed
         return builder
 
     @staticmethod
