@@ -363,3 +363,33 @@ def test_an_operator_without_a_known_bound_takes_those_of_the_file(monkeypatch):
     meta = TensorMeta(I64, (Dim(3, 6), Dim(1, 1)))
     graph = initial_graph(lower(g.build(g.call("torch.ops.aten.nonzero.default", g.input("x", I64, 9), meta=meta))))
     assert graph.outputs[0].shape == (6, 1)
+
+
+def loop_behind(g: GraphBuilder, x: T) -> T:
+    """A loop over `x` whose body has a size that depends on data."""
+    b = GraphBuilder("body")
+    row = b.input("row", F32, 3)
+    body = b.graph(b.call("torch.ops.aten.sum.default", b.call("torch.ops.aten.nonzero.default", row)))
+    (result,) = g.multi_call("torch.ops.higher_order.map_impl", body, [x], [], count=1)
+    return result
+
+
+def test_what_cannot_be_lowered_behind_a_cut_is_told_at_once():
+    g = GraphBuilder()
+    x = g.input("x", F32, 5, 3)
+    kept = g.call("torch.ops.aten.index.Tensor", x, [g.input("mask", BOOL, 5)])
+    with pytest.raises(LoweringError, match="the body of a loop cannot have sizes that depend on data"):
+        initial_graph(lower(g.build(loop_behind(g, kept))))
+
+
+def test_contents_of_a_state_that_do_not_fit_tell_the_data():
+    g = GraphBuilder()
+    g.buffer("kept", "kept", F32, 3)
+    x = g.input("x", F32, 99)
+    found_ = g.call("torch.ops.aten.masked_select.default", x, g.input("mask", BOOL, 99), result="found")
+    method = lower(g.build(buffers={"kept": found_}))
+    cut = method.specialize(((99,), (99,))).cut
+    assert cut.resume((TensorSpec(F32, (3,)),)).state_updates[0].new.shape == (3,)
+    with pytest.raises(InputError, match=r"both must be the same. .*from the data: 'found' gives float32\[2\]"):
+        cut.resume((TensorSpec(F32, (2,)),))
+    assert [update.old.key for update in initial_graph(method).state_updates] == ["kept"]

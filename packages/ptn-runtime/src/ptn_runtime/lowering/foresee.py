@@ -15,7 +15,7 @@ import numpy as np
 from ptn_format.dtypes import ScalarType
 from ptn_format.graph import TensorMeta
 
-from ptn_runtime.errors import PtnRuntimeError
+from ptn_runtime.errors import InputError, LoweringError
 from ptn_runtime.lowering.join import join
 from ptn_runtime.lowering.simplify import MASK_DTYPES
 from ptn_runtime.lowering.stages import Answer, Cut
@@ -62,6 +62,9 @@ def foreseen(first: StaticGraph) -> tuple[StaticGraph, ...]:
     """Whole graphs of the ways that a method whose first stage is `first` may take; at least one.
 
     One graph per choice of branches. A way whose later stages cannot be foretold ends early.
+
+    Raises:
+        LoweringError: what follows a cut cannot be lowered, whatever the data give.
     """
     known: tuple[StaticGraph, ...] | None = first.extra.get(_FORESEEN)
     if known is None:
@@ -77,19 +80,27 @@ def _ways(way: _Way, budget: _Budget) -> list[_Way]:
     found: list[_Way] = []
     partial = way
     branches = cut.is_number and cut.asked.dtype is ScalarType.BOOL
+    misfit = False
+    failure: LoweringError | None = None
     for answer in _answers(cut):
         if budget.stages <= 0 or len(found) >= _MOST_WAYS:
             break
         budget.stages -= 1
         try:
             further = _ways(way.then(cut.resume(answer)), budget)
-        except PtnRuntimeError:
-            continue  # that answer does not fit the program
+        except InputError:
+            misfit = True  # that answer does not fit the program
+            continue
+        except LoweringError as error:
+            failure = failure or error
+            continue
         complete = [item for item in further if item.ends]
         found += complete
         partial = max([partial, *further], key=lambda item: len(item.graphs))
         if complete and not branches:
             break
+    if failure is not None and (branches or not (found or misfit)):
+        raise failure
     return found[:_MOST_WAYS] or [partial]
 
 

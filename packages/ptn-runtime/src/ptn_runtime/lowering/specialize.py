@@ -124,15 +124,20 @@ class _Builder:
 
     def _finished(self, inputs: Sequence[Value], states: Sequence[Value], results: Sequence[Any]) -> StaticGraph:
         graph, env, changed = self.frames[0].graph, self.frames[0].env, self.changed
-        return finish(
-            graph.name,
-            inputs=tuple(inputs),
-            states=states,
-            nodes=self.nodes,
-            results=tuple(results),
-            state_updates=[(changed[old], env[new]) for old, new in graph.state_updates],
-            input_updates=[(changed[old], env[new]) for old, new in graph.input_updates],
-        )
+        try:
+            return finish(
+                graph.name,
+                inputs=tuple(inputs),
+                states=states,
+                nodes=self.nodes,
+                results=tuple(results),
+                state_updates=[(changed[old], env[new]) for old, new in graph.state_updates],
+                input_updates=[(changed[old], env[new]) for old, new in graph.input_updates],
+            )
+        except LoweringError as error:  # the new contents have another form than the old ones
+            if not self.messages.found:
+                raise
+            raise InputError(f"{error}. Input shapes: {self.messages.listed()}") from error
 
     @staticmethod
     def _results_of(frame: Frame) -> list[Any]:
