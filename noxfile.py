@@ -38,6 +38,7 @@ NATIVE_BUILD_TOOLS = (
 EXPORT_TEST_TOOLS = (
     "torchao==0.18.0",
     "transformers==5.24.0",  # exactly, because docs/models.md counts the operators of its models
+    "diffusers==0.42.1",  # likewise
     "tokenizers>=0.15",
     "expecttest",
 )  # the last for torch's operator samples
