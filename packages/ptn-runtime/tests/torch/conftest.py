@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import ml_dtypes
@@ -49,6 +49,23 @@ UNORDERED = {
     "aten.median.dim": "self",
     "aten.nanmedian.dim": "self",
 }
+
+
+# Factors are open up to signs, or to turns where values are equal: what they make together is not.
+TOGETHER: dict[str, Callable[[list[torch.Tensor]], list[torch.Tensor]]] = {
+    "aten._linalg_svd.default": lambda usv: (
+        [usv[1], usv[0][..., : usv[1].shape[-1]] * usv[1][..., None, :] @ usv[2][..., : usv[1].shape[-1], :]]
+        if usv[0].dim() > 1
+        else usv
+    ),
+    # The factors are there for the backward pass; PyTorch takes those of the transposed matrix.
+    "aten._linalg_det.default": lambda results: results[:1],
+    "aten._linalg_slogdet.default": lambda results: results[:2],
+    "aten._linalg_eigh.default": lambda wv: [wv[0], wv[1] * wv[0][..., None, :] @ wv[1].mT] if wv[1].dim() > 1 else wv,
+}
+
+# Eager mode computes these in float32 throughout, and what is nearly singular magnifies its rounding.
+ILL_CONDITIONED = ("linalg_", "_linalg_", "cholesky", "triangular_solve")
 
 
 class Unsupported(Exception):
@@ -125,15 +142,16 @@ def compare(name: str, got: tuple[np.ndarray, ...], want: list[torch.Tensor]) ->
         )
         assert tuple(tensor.shape) == array.shape, f"{name}: result {index} is {array.shape}, not {tensor.shape}"
         if name not in UNDEFINED and OPERATORS[name].deterministic:
-            assert_close(f"{name}: result {index}", array, tensor.detach().contiguous())
+            room = 100 if name.removeprefix("aten.").startswith(ILL_CONDITIONED) else 1
+            assert_close(f"{name}: result {index}", array, tensor.detach().contiguous(), room)
 
 
-def assert_close(what: str, array: np.ndarray, want: torch.Tensor) -> None:
-    """Fails where values differ by more than the dtype's tolerance, relative to the largest one around."""
+def assert_close(what: str, array: np.ndarray, want: torch.Tensor, room: int = 1) -> None:
+    """Fails where values differ by more than `room` times the dtype's tolerance, relative to the largest one around."""
     if _same_bits(array, want):
         return
     got = from_numpy(array)
-    rtol = TOLERANCES.get(want.dtype, 0.0)
+    rtol = TOLERANCES.get(want.dtype, 0.0) * room
     finite = want[torch.isfinite(want)] if rtol else want
     largest = float(finite.abs().max()) if rtol and finite.numel() else 0.0
     torch.testing.assert_close(
@@ -190,6 +208,9 @@ def check_call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], results
     want = outputs_of(results)
     if name in ROUNDED_STEPWISE and want[0].dtype in REDUCED:
         want = in_float32(func, args, kwargs, want)
+    if name in TOGETHER:
+        got = tuple(to_numpy(tensor) for tensor in TOGETHER[name]([from_numpy(array) for array in got]))
+        want = TOGETHER[name](want)
     if name in UNORDERED and bound["self"].ndim:
         got, want = _dereferenced(bound, got), [*want[:-1], _referenced(bound, want[-1])]
     compare(name, got, want)

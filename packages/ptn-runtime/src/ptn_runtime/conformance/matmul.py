@@ -94,6 +94,65 @@ def odd_distances() -> Iterator[Case]:
         yield Case("aten._pdist_forward.default", f"p {p}, odd numbers", {"self": odd, "p": p})
 
 
+def factors() -> Iterator[Case]:
+    """Inverses, determinants, systems of equations, and orthogonal factors."""
+    for dtype, atol in ((T.FLOAT, 1e-3), (T.DOUBLE, 1e-9)):
+        name = dtype.torch_name
+        a = floats(2, 4, 4, dtype=dtype) + 4 * np.eye(4, dtype=dtype.numpy)[::-1]
+        b, wide = floats(2, 4, 3, dtype=dtype, seed=1), floats(2, 3, 5, dtype=dtype, seed=2)
+        definite = np.matmul(a, a.swapaxes(-1, -2)) + np.eye(4, dtype=dtype.numpy)
+        lower, upper = np.tril(a) + 5 * np.eye(4, dtype=dtype.numpy), np.triu(definite)
+        calls: list[tuple[str, str, dict[str, Any]]] = [
+            ("linalg_lu_factor_ex.default", "", {"A": a}),
+            ("linalg_lu_factor_ex.default", ", wide", {"A": wide}),
+            ("linalg_inv_ex.default", "", {"A": a}),
+            ("_linalg_solve_ex.default", "", {"A": a, "B": b}),
+            ("_linalg_solve_ex.default", ", vectors", {"A": a, "B": b[..., 0]}),
+            ("_linalg_solve_ex.default", ", from the right", {"A": a, "B": b.swapaxes(1, 2).copy(), "left": False}),
+            ("linalg_solve_triangular.default", ", lower", {"self": lower, "B": b, "upper": False}),
+            ("linalg_solve_triangular.default", ", upper", {"self": upper, "B": b, "upper": True}),
+            ("triangular_solve.default", ", transposed", {"self": b, "A": upper, "transpose": True}),
+            ("linalg_cholesky_ex.default", ", lower", {"self": definite}),
+            ("linalg_cholesky_ex.default", ", upper", {"self": definite, "upper": True}),
+            ("cholesky.default", "", {"self": definite}),
+            ("cholesky_solve.default", "", {"self": b, "input2": lower}),
+            ("cholesky_inverse.default", "", {"self": lower}),
+            ("linalg_qr.default", ", reduced", {"A": b}),
+            ("linalg_qr.default", ", complete", {"A": b, "mode": "complete"}),
+            ("linalg_qr.default", ", r", {"A": b, "mode": "r"}),
+            ("linalg_pinv.atol_rtol_tensor", "", {"self": wide}),
+        ]
+        for op, what, args in calls:
+            yield Case(f"aten.{op}", f"{name}{what}", args, atol=atol, rtol=atol)
+        # The factors are there for the backward pass, of the matrix or its transpose.
+        yield Case("aten._linalg_det.default", name, {"A": a}, atol=atol, rtol=atol, free_results=frozenset({1, 2}))
+        yield Case("aten._linalg_slogdet.default", name, {"A": a}, atol=atol, free_results=frozenset({2, 3}))
+        signs = frozenset({0, 2})  # of the vectors
+        yield Case("aten._linalg_svd.default", name, {"A": b}, atol=atol, free_results=signs)
+        yield Case("aten._linalg_svd.default", f"{name}, values", {"A": b, "compute_uv": False}, atol=atol)
+        yield Case(
+            "aten._linalg_eigh.default", name, {"A": definite}, atol=atol, rtol=atol, free_results=frozenset({1})
+        )
+        lu = np.array([[[4, 2], [0.5, 3]]], dtype.numpy)
+        solved = {"LU": lu, "pivots": np.array([[2, 2]], np.int32), "B": np.array([[[1], [4]]], dtype.numpy)}
+        yield Case("aten.linalg_lu_solve.default", f"{name}, literal", solved,
+                   (np.array([[[7 / 6], [-1 / 3]]], dtype.numpy),), atol=atol)  # fmt: skip
+        for adjoint, left in ((True, True), (False, False), (True, False)):
+            args = {**solved, "adjoint": adjoint, "left": left}
+            args["B"] = args["B"] if left else args["B"].swapaxes(1, 2).copy()
+            label = f"{name}{', transposed' if adjoint else ''}{'' if left else ', from the right'}"
+            yield Case("aten.linalg_lu_solve.default", label, args, atol=atol)
+    singular = np.array([[1, 2], [2, 4]], np.float32)
+    zero = (np.zeros((), np.float32), np.array([[2, 4], [0.5, 0]], np.float32), np.array([2, 2], np.int32))
+    yield Case("aten._linalg_det.default", "singular", {"A": singular}, zero)
+    yield Case("aten.linalg_inv_ex.default", "singular", {"A": singular}, free_results=frozenset({0}))
+    strict = {"A": singular, "check_errors": True}
+    yield Case("aten.linalg_inv_ex.default", "singular, checked", strict, raises="ExecutionError")
+    indefinite = np.array([[1, 2], [2, 1]], np.float32)
+    yield Case("aten.linalg_cholesky_ex.default", "indefinite", {"self": indefinite}, free_results=frozenset({0}))
+    yield Case("aten.cholesky.default", "indefinite", {"self": indefinite}, raises="ExecutionError")
+
+
 def pairs(numbers: Array) -> Array:
     """Complex numbers as real ones with a last axis of 2."""
     return np.stack((numbers.real, numbers.imag), axis=-1)
@@ -240,6 +299,7 @@ def cases() -> Iterator[Case]:
     yield from groups()
     yield from distances()
     yield from odd_distances()
+    yield from factors()
     yield from transforms()
     yield Case("aten.mm.default", "int64", {"self": integers(3, 8), "mat2": integers(8, 5, seed=1)})
     yield Case(

@@ -10,6 +10,7 @@ import numpy as np
 from ptn_format.dtypes import ScalarType
 
 from ptn_runtime.errors import IndexOutOfRangeError
+from ptn_runtime.reference import _factorizations as _factorizations  # registers its kernels
 from ptn_runtime.reference._numerics import finish, number, widen
 from ptn_runtime.reference.registry import Array, Number, Outputs, kernel
 

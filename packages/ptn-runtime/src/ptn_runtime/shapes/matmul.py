@@ -1,4 +1,4 @@
-"""Shape rules of the family `matmul`: products of matrices and vectors."""
+"""Shape rules of the family `matmul`: products of matrices and vectors, and factors of matrices."""
 
 from __future__ import annotations
 
@@ -240,3 +240,150 @@ def fft_c2r(self: Tensor, dim: Shape, normalization: int, last_dim_size: int) ->
         raise ValueError(f"{sizes[axes[-1]]} frequencies do not make {last_dim_size} elements")
     sizes[axes[-1]] = last_dim_size
     return TensorSpec(self.dtype, tuple(sizes))
+
+
+# --- factors of matrices ----------------------------------------------------------------------------------------
+
+
+def _matrices(A: Tensor, *, square: bool = True) -> Shape:
+    """The batch axes of matrices that can be factored."""
+    if A.dtype not in (ScalarType.FLOAT, ScalarType.DOUBLE):
+        raise ValueError(f"matrices of float32 or float64 can be factored, not of {A.dtype.torch_name}")
+    require(len(A.shape) >= 2, f"expected matrices, got {list(A.shape)}")
+    if square and A.shape[-1] != A.shape[-2]:
+        raise ValueError(f"expected square matrices, got {list(A.shape)}")
+    return A.shape[:-2]
+
+
+def _pivots(A: Tensor) -> TensorSpec:
+    return TensorSpec(ScalarType.INT, (*A.shape[:-2], min(A.shape[-2:])))
+
+
+def _like(A: Tensor) -> TensorSpec:
+    return TensorSpec(A.dtype, A.shape)
+
+
+@shape_rule("aten.linalg_lu_factor_ex.default")
+def linalg_lu_factor_ex(
+    A: Tensor, *, pivot: bool = True, check_errors: bool = False
+) -> tuple[TensorSpec, TensorSpec, TensorSpec]:
+    batch = _matrices(A, square=False)
+    return _like(A), _pivots(A), TensorSpec(ScalarType.INT, batch)
+
+
+@shape_rule("aten.linalg_inv_ex.default")
+def linalg_inv_ex(A: Tensor, *, check_errors: bool = False) -> tuple[TensorSpec, TensorSpec]:
+    return _like(A), TensorSpec(ScalarType.INT, _matrices(A))
+
+
+@shape_rule("aten._linalg_det.default")
+def linalg_det(A: Tensor) -> tuple[TensorSpec, TensorSpec, TensorSpec]:
+    return TensorSpec(A.dtype, _matrices(A)), _like(A), _pivots(A)
+
+
+@shape_rule("aten._linalg_slogdet.default")
+def linalg_slogdet(A: Tensor) -> tuple[TensorSpec, TensorSpec, TensorSpec, TensorSpec]:
+    number = TensorSpec(A.dtype, _matrices(A))
+    return number, number, _like(A), _pivots(A)
+
+
+@shape_rule("aten._linalg_solve_ex.default")
+def linalg_solve_ex(
+    A: Tensor, B: Tensor, *, left: bool = True, check_errors: bool = False
+) -> tuple[TensorSpec, TensorSpec, TensorSpec, TensorSpec]:
+    batch = _matrices(A)
+    if B.dtype is not A.dtype:
+        raise ValueError(f"A is {A.dtype.torch_name} but B is {B.dtype.torch_name}")
+    vector = len(B.shape) == 1 or (len(B.shape) == len(A.shape) - 1 and B.shape == A.shape[:-1])
+    require(left or not vector, "vectors can only stand on the right")
+    rows = B.shape[-1] if vector or not left else B.shape[-2]
+    if rows != A.shape[-1]:
+        raise ValueError(f"A {list(A.shape)} and B {list(B.shape)} do not fit together")
+    if vector:
+        shape = (*broadcast_shapes(batch, B.shape[:-1]), rows)
+    else:
+        shape = (*broadcast_shapes(batch, B.shape[:-2]), *B.shape[-2:])
+    return TensorSpec(A.dtype, shape), _like(A), _pivots(A), TensorSpec(ScalarType.INT, batch)
+
+
+def _solution(A: Tensor, B: Tensor, *, left: bool = True) -> TensorSpec:
+    batch = broadcast_shapes(_matrices(A), _matrices(B, square=False))
+    if A.shape[-1] != B.shape[-2 if left else -1]:
+        raise ValueError(f"A {list(A.shape)} and B {list(B.shape)} do not fit together")
+    return TensorSpec(A.dtype, (*batch, *B.shape[-2:]))
+
+
+@shape_rule("aten.linalg_lu_solve.default")
+def linalg_lu_solve(LU: Tensor, pivots: Tensor, B: Tensor, *, left: bool = True, adjoint: bool = False) -> TensorSpec:
+    require(pivots.shape == LU.shape[:-1], f"LU {list(LU.shape)} and pivots {list(pivots.shape)} do not fit")
+    return _solution(LU, B, left=left)
+
+
+@shape_rule("aten.linalg_solve_triangular.default")
+def linalg_solve_triangular(
+    self: Tensor, B: Tensor, *, upper: bool, left: bool = True, unitriangular: bool = False
+) -> TensorSpec:
+    return _solution(self, B, left=left)
+
+
+@shape_rule("aten.triangular_solve.default")
+def triangular_solve(
+    self: Tensor, A: Tensor, upper: bool = True, transpose: bool = False, unitriangular: bool = False
+) -> tuple[TensorSpec, TensorSpec]:
+    solution = _solution(A, self)
+    return solution, TensorSpec(A.dtype, (*solution.shape[:-2], *A.shape[-2:]))
+
+
+@shape_rule("aten.linalg_cholesky_ex.default")
+def linalg_cholesky_ex(
+    self: Tensor, *, upper: bool = False, check_errors: bool = False
+) -> tuple[TensorSpec, TensorSpec]:
+    return _like(self), TensorSpec(ScalarType.INT, _matrices(self))
+
+
+@shape_rule("aten.cholesky.default", "aten.cholesky_inverse.default")
+def cholesky(self: Tensor, upper: bool = False) -> TensorSpec:
+    _matrices(self)
+    return _like(self)
+
+
+@shape_rule("aten.cholesky_solve.default")
+def cholesky_solve(self: Tensor, input2: Tensor, upper: bool = False) -> TensorSpec:
+    return _solution(input2, self)
+
+
+@shape_rule("aten.linalg_qr.default")
+def linalg_qr(A: Tensor, mode: str = "reduced") -> tuple[TensorSpec, TensorSpec]:
+    batch = _matrices(A, square=False)
+    rows, columns = A.shape[-2:]
+    if mode not in ("reduced", "complete", "r"):
+        raise ValueError(f"mode must be reduced, complete or r, got {mode!r}")
+    inner = rows if mode == "complete" else min(rows, columns)
+    q = (0,) if mode == "r" else (*batch, rows, inner)
+    return TensorSpec(A.dtype, q), TensorSpec(A.dtype, (*batch, inner, columns))
+
+
+@shape_rule("aten._linalg_svd.default")
+def linalg_svd(
+    A: Tensor, full_matrices: bool = False, compute_uv: bool = True, *, driver: str | None = None
+) -> tuple[TensorSpec, TensorSpec, TensorSpec]:
+    batch = _matrices(A, square=False)
+    rows, columns = A.shape[-2:]
+    count = min(rows, columns)
+    u = (*batch, rows, rows if full_matrices else count) if compute_uv else (0,)
+    vh = (*batch, columns if full_matrices else count, columns) if compute_uv else (0,)
+    return TensorSpec(A.dtype, u), TensorSpec(A.dtype, (*batch, count)), TensorSpec(A.dtype, vh)
+
+
+@shape_rule("aten._linalg_eigh.default")
+def linalg_eigh(A: Tensor, UPLO: str = "L", compute_v: bool = True) -> tuple[TensorSpec, TensorSpec]:
+    batch = _matrices(A)
+    return TensorSpec(A.dtype, (*batch, A.shape[-1])), TensorSpec(A.dtype, A.shape if compute_v else (0,))
+
+
+@shape_rule("aten.linalg_pinv.atol_rtol_tensor")
+def linalg_pinv(
+    self: Tensor, *, atol: Tensor | None = None, rtol: Tensor | None = None, hermitian: bool = False
+) -> TensorSpec:
+    batch = _matrices(self, square=hermitian)
+    return TensorSpec(self.dtype, (*batch, self.shape[-1], self.shape[-2]))
