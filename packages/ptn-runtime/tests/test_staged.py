@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -217,6 +219,30 @@ def test_closing(recorder: Recorder) -> None:
     assert recorder.open == []
     with pytest.raises(ClosedError):
         model(floats(1, -2, 3))
+
+
+def test_nothing_is_left_after_closing(tmp_path: Any) -> None:
+    """Neither the builds nor the package's memory, though the host was given a constant."""
+    table = np.arange(6, dtype=np.float32)
+    method = MethodBuilder("forward")
+    method.constant("table", table)
+    method.input("mask", 6, dtype=BOOL)
+    method.call("chosen", "aten.masked_select.default", meta((0, 6)), self="table", mask="mask")
+    method.result(method.call("y", "aten.neg.default", meta((0, 6)), self="chosen"))
+    path = tmp_path / "model.ptn"
+    path.write_bytes(pack([method.build()], {"table": table}))
+    gc.collect()
+    gc.disable()
+    try:
+        with ptn_runtime.load(path, engine="reference") as model:
+            assert model(table > 3).tolist() == [-4, -5]
+            build = weakref.ref(model._context.compile("forward").build(((6,),)))
+            package = model._core.package
+        assert build() is None
+        with pytest.raises(ValueError, match="closed"):
+            package.constant("table")
+    finally:
+        gc.enable()
 
 
 def test_state_and_inputs_change_at_the_end() -> None:

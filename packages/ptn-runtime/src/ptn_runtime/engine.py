@@ -249,7 +249,7 @@ class EngineBuild(abc.ABC):
         """Frees the build's buffers. Idempotent."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, weakref_slot=True)
 class Prepared:
     """What an executable keeps for one set of input shapes.
 
@@ -481,7 +481,7 @@ class EngineExecutable:
 
             if self._kept is None:
                 self._kept = Kept(MAX_BUILDS)
-            return StagedBuild(self._context, graph, self._check_support, self._kept, self.graph).prepared
+            return StagedBuild(self._context, graph, self._check_support, self._kept).prepared(self.graph)
         self._check_support(graph)
         return Prepared(graph, self._context.build(graph))
 
@@ -494,6 +494,7 @@ class EngineExecutable:
         for prepared in self._prepared.values():
             prepared.build.close()
         self._prepared.clear()
+        self._current = Prepared(self._current.graph, _NOTHING)
         self._closed = True
 
     def _check_support(self, *graphs: StaticGraph) -> None:

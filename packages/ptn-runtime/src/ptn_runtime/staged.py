@@ -7,6 +7,7 @@ or calls an operator in numpy, and so learns which graph is next. Engines know n
 from __future__ import annotations
 
 import time
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -100,11 +101,6 @@ class StagedBuild(EngineBuild):
         graph: the first stage.
         check: raises where the engine refuses nodes of a graph.
         kept: the ways through the stages that are kept, shared by all builds of an executable.
-        before: the whole graph of the run before this build's first one.
-
-    Attributes:
-        prepared: what the executable keeps for these shapes. Its graph is the whole of the last run: the nodes of all
-            stages and what the runtime did between them.
     """
 
     def __init__(
@@ -113,13 +109,22 @@ class StagedBuild(EngineBuild):
         graph: StaticGraph,
         check: Callable[[StaticGraph], None],
         kept: Kept,
-        before: StaticGraph,
     ) -> None:
         self._context = context
         self._check = check
         self._kept = kept
         self._first = self._stage(graph, None, b"")
-        self.prepared = Prepared(before, self)
+        self._prepared: weakref.ref[Prepared] | None = None  # weak, as it holds this object
+
+    def prepared(self, before: StaticGraph) -> Prepared:
+        """What the executable keeps for these shapes.
+
+        Its graph is the whole of the last run, the nodes of all stages and what the runtime did between them; until
+        there was one it is `before`.
+        """
+        prepared = Prepared(before, self)
+        self._prepared = weakref.ref(prepared)
+        return prepared
 
     def run(self, inputs: Sequence[Array]) -> RunResult:
         """Runs every stage; only the last one changes state."""
@@ -177,7 +182,7 @@ class StagedBuild(EngineBuild):
         stages = [self._first]
         for stage in stages:
             stages += stage.later.values()
-            stage.later = {}
+            stage.later, stage.places = {}, {}  # the arrays among the places may belong to the package
             if stage.build is not None:
                 stage.build.close()
         self._kept.drop(stages)
@@ -222,7 +227,9 @@ class StagedBuild(EngineBuild):
         if stage.joined is None:
             stage.joined = join([item.graph for item in stage.way()])
         self._kept.touch(stage)
-        self.prepared.graph = stage.joined.graph
+        prepared = self._prepared() if self._prepared is not None else None
+        if prepared is not None:
+            prepared.graph = stage.joined.graph
         return stage.joined
 
     def _traced(self, stage: _Stage, values: Mapping[int, Array], inputs: Sequence[Array]) -> Sequence[Array]:
