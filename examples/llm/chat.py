@@ -4,13 +4,14 @@
     python chat.py smollm2.ptn --prompt "What is gravity?" --temperature 0
 
 In the chat, `/new NAME` starts another conversation with a cache of its own over the same weights, `/use NAME` goes
-back to one, and an empty line ends the program.
+back to one, `/list` names them. Ctrl-C stops an answer; an empty line ends the program.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+import contextlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +21,10 @@ import tokenizers
 
 SYSTEM = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
 END = "<|im_end|>"
+
+
+class ContextFull(Exception):  # noqa: N818  an everyday event, not an error of the program
+    """A conversation has filled its cache."""
 
 
 @dataclass
@@ -78,7 +83,7 @@ class Conversation:
     def _feed(self, ids: list[int]) -> np.ndarray[Any, Any]:
         """Appends tokens to the cache; returns the logits behind the last."""
         if len(self.ids) + len(ids) > self.context:
-            raise SystemExit(f"The conversation is longer than the {self.context} tokens that the cache holds.")
+            raise ContextFull(f"The conversation is longer than the {self.context} tokens that its cache holds.")
         positions = np.arange(len(self.ids), len(self.ids) + len(ids))
         self.ids += ids
         logits = self.session.run("decode" if len(ids) == 1 else "prefill", np.array([ids]), positions)
@@ -90,36 +95,69 @@ def load_tokenizer(model: ptn_runtime.Session) -> tokenizers.Tokenizer:
     return tokenizers.Tokenizer.from_str(model.run("tokenizer").tobytes().decode())
 
 
+def answer(conversation: Conversation, text: str, sampling: Sampling, max_tokens: int) -> None:
+    """Prints an answer while it is made."""
+    try:
+        for piece in conversation.say(text, sampling, max_tokens):
+            print(piece, end="", flush=True)
+    except KeyboardInterrupt:
+        print(" [stopped]", end="")
+    except ContextFull as full:
+        print(f"\n[{full} Start another one: /new NAME]", end="")
+    print()
+
+
+def command(line: str, current: str, conversations: dict[str, Conversation], start: Callable[[], Conversation]) -> str:
+    """Follows a line that starts with a slash; returns the name of the conversation that goes on."""
+    verb, _, name = line.partition(" ")
+    name = name.strip() or (f"chat {len(conversations) + 1}" if verb == "/new" else "")
+    if verb == "/new" and name not in conversations:
+        conversations[name] = start()
+        return name
+    if verb == "/use" and name in conversations:
+        return name
+    if verb == "/new":
+        print(f"[there is a conversation '{name}' already; /use {name} goes back to it]")
+    elif verb == "/use":
+        print(f"[there is no conversation '{name}'; there are: {', '.join(conversations)}]")
+    elif verb == "/list":
+        for other, conversation in conversations.items():
+            print(f"[{other}: {len(conversation.ids)} of {conversation.context} tokens]")
+    else:
+        print(f"[there is no command {verb}; there are /new NAME, /use NAME, /list, and an empty line to end]")
+    return current
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("package", nargs="?", default="smollm2.ptn")
     parser.add_argument("--engine", help="the best one where it is left out")
+    parser.add_argument("--threads", type=int, help="of the ggml engine; fewer are faster on a busy machine")
     parser.add_argument("--prompt", help="answer this and end")
     parser.add_argument("--temperature", type=float, default=Sampling.temperature, help="0 takes the likeliest token")
     parser.add_argument("--top-k", type=int, default=Sampling.top_k, help="0 takes all")
-    parser.add_argument("--top-p", type=float, default=Sampling.top_p)
-    parser.add_argument("--repetition-penalty", type=float, default=Sampling.repetition_penalty)
+    parser.add_argument("--top-p", type=float, default=Sampling.top_p, help="1 takes all")
+    parser.add_argument("--repetition-penalty", type=float, default=Sampling.repetition_penalty, help="1 is none")
     parser.add_argument("--max-tokens", type=int, default=256)
     parser.add_argument("--seed", type=int)
     options = parser.parse_args()
     sampling = Sampling(options.temperature, options.top_k, options.top_p, options.repetition_penalty)
 
-    with ptn_runtime.load(options.package, engine=options.engine) as model:
+    engine_options = {} if options.threads is None else {"threads": options.threads}
+    with ptn_runtime.load(options.package, engine=options.engine, **engine_options) as model:
         tokenizer = load_tokenizer(model)
         name = "first"
         conversations = {name: Conversation(model, tokenizer, options.seed)}
-        while line := options.prompt or input(f"{name}> ").strip():
-            command, _, argument = line.partition(" ")
-            if command == "/new" or (command == "/use" and argument in conversations):
-                name = argument or f"chat {len(conversations) + 1}"
-                if command == "/new":
-                    conversations[name] = Conversation(model.session(), tokenizer, options.seed)
-                continue
-            for piece in conversations[name].say(line, sampling, options.max_tokens):
-                print(piece, end="", flush=True)
-            print()
-            if options.prompt:
-                break
+        if options.prompt:
+            answer(conversations[name], options.prompt, sampling, options.max_tokens)
+            return
+        with contextlib.suppress(EOFError, KeyboardInterrupt):
+            while line := input(f"{name}> ").strip():
+                if line.startswith("/"):
+                    start = lambda: Conversation(model.session(), tokenizer, options.seed)  # noqa: E731
+                    name = command(line, name, conversations, start)
+                else:
+                    answer(conversations[name], line, sampling, options.max_tokens)
 
 
 if __name__ == "__main__":
