@@ -204,6 +204,31 @@ def test_dynamic_inputs(everywhere):
     assert native.program.methods[0].graph.tensor_values[output].sizes[0].min == 0
 
 
+class Experts(nn.Module):
+    """A mixture of experts that each compute the tokens routed to them, as models of Hugging Face spell it."""
+
+    def __init__(self):
+        super().__init__()
+        self.gate = nn.Linear(4, 3)
+        self.experts = nn.ModuleList(nn.Linear(4, 4) for _ in range(3))
+
+    def forward(self, x):
+        weights, chosen = self.gate(x).softmax(-1).topk(2, -1)
+        mask = nn.functional.one_hot(chosen, 3).permute(2, 1, 0)
+        out = torch.zeros_like(x)
+        for number, expert in enumerate(self.experts):
+            rank, token = torch.where(mask[number])
+            out.index_add_(0, token, expert(x[token]) * weights[token, rank, None])
+        return out
+
+
+def test_experts(everywhere):
+    torch.manual_seed(0)
+    tokens = torch.export.Dim("tokens", min=2, max=32)
+    calls = [(torch.randn(count, 4),) for count in (6, 2, 9)]
+    everywhere(Experts().eval(), *calls, dynamic_shapes=({0: tokens},))
+
+
 class Scaled(nn.Module):
     def forward(self, x, n: int):
         return x * n, n + 1
