@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <stdexcept>
-#include <unordered_set>
 
 namespace ptn {
 namespace {
@@ -61,8 +60,14 @@ ggml_context* Builder::context() {
 
 ggml_tensor* Builder::append(ggml_tensor* node, double work) {
   order_.push_back(node);
+  numbers_.emplace(node, number_);
   work_ += work;
   return node;
+}
+
+int Builder::number_of(const ggml_tensor* node) const {
+  const auto found = numbers_.find(node);
+  return found == numbers_.end() ? -1 : found->second;
 }
 
 // ---------------------------------------------------------------- values from outside
@@ -426,6 +431,14 @@ Tensor Builder::check_index(const Tensor& index, int axis, std::int64_t size, bo
   return out;
 }
 
+void Builder::require_index(const Tensor& index, int axis, std::int64_t size, bool negative) {
+  if (index.numel() == 0) return;
+  if (!required_.emplace(index.storage, index.offset, index.shape, index.strides, axis, size, negative).second) return;
+  const OutputSpec nothing{ScalarType::kByte, {1}};  // a node has a result
+  Tensor out = append_custom(builtin::kRequireIndex, {index}, {nothing}, {axis, size, negative}, {}, nullptr)[0];
+  checks_.push_back(out.storage);
+}
+
 Tensor Builder::get_rows(const Tensor& table, const Tensor& index) {
   require(table.rank() == 2 && is_float(table.dtype) && index.dtype == ScalarType::kInt,
           "get_rows takes a float table [R, C] and int32 indices");
@@ -449,6 +462,7 @@ Tensor Builder::set_rows(const Tensor& target, const Tensor& source, const Tenso
   ggml_tensor* node = ggml_set_rows(context(), raw(target), raw(as_rows_operand(source)), raw(contiguous(index)));
   Tensor out = target;
   out.storage = append(node, static_cast<double>(source.numel()));
+  writes_.insert(node);
   out.offset = 0;  // the node is a view that starts where the target does
   return out;
 }
@@ -521,6 +535,7 @@ std::vector<Tensor> Builder::append_custom(const kernels::KernelInfo& info, cons
     node = ggml_custom_inplace(context(), sources[0], sources.data() + 1, static_cast<int>(sources.size()) - 1,
                                run_custom, GGML_N_TASKS_MAX, call.get());
     results[0].origin = in_place->origin;
+    writes_.insert(node);
   } else {
     const bool one = outputs.size() == 1;
     const ggml_type type = one ? storage_type(outputs[0].dtype) : GGML_TYPE_I8;
@@ -553,14 +568,14 @@ void Builder::keep(const Tensor& x) {
   if (x.storage != nullptr) ggml_set_output(x.storage);
 }
 
-bool Builder::depends_on_state(ggml_tensor* node) const {
+bool Builder::depends_on_write(ggml_tensor* node) const {
   std::vector<ggml_tensor*> todo{node};
   std::unordered_set<ggml_tensor*> seen;
   while (!todo.empty()) {
     ggml_tensor* tensor = todo.back();
     todo.pop_back();
     if (tensor == nullptr || !seen.insert(tensor).second) continue;
-    if (state_->owns(tensor)) return true;
+    if (writes_.count(tensor) > 0) return true;
     todo.push_back(tensor->view_src);
     todo.insert(todo.end(), tensor->src, tensor->src + GGML_MAX_SRC);
   }
@@ -580,9 +595,10 @@ ggml_cgraph* Builder::finish() {
   params.no_alloc = true;
   contexts_.emplace_back(ggml_init(params));
   ggml_cgraph* graph = ggml_new_graph_custom(contexts_.back().get(), size, false);
-  // Checks of indices that the caller gave come first: a run that fails has not touched the state.
+  // Checks come first: a run that fails has not touched the state. What they are made of may read the state, since it
+  // is not written before; what reads a written value stays behind the write.
   for (ggml_tensor* check : checks_) {
-    if (!depends_on_state(check)) ggml_build_forward_expand(graph, check);
+    if (!depends_on_write(check)) ggml_build_forward_expand(graph, check);
   }
   for (ggml_tensor* node : order_) ggml_build_forward_expand(graph, node);
   return graph;

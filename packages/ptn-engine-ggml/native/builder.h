@@ -5,7 +5,11 @@
 #pragma once
 
 #include <memory>
+#include <set>
 #include <string>
+#include <tuple>
+#include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -27,8 +31,11 @@ class Builder {
  public:
   Builder(std::shared_ptr<Stream> stream, std::shared_ptr<Weights> weights, std::shared_ptr<State> state);
 
-  // Names the operator that the following nodes belong to, for messages.
-  void set_op(std::string op) { op_ = std::move(op); }
+  // The operator that the following nodes belong to, for messages, and its number, for times; -1 for none.
+  void set_op(std::string op, int number) {
+    op_ = std::move(op);
+    number_ = number;
+  }
 
   // --- values from outside ---
   Tensor input(ScalarType dtype, const Dims& shape);
@@ -80,6 +87,9 @@ class Builder {
   // --- indices ---
   // Indices of any integer type as int32 or int64, counted from 0 and within 0..size-1; the run fails where one is not.
   Tensor check_index(const Tensor& index, int axis, std::int64_t size, bool wide);
+  // Lets the run fail where an index of any integer type is not within 0..size-1 (-size..size-1 with `negative`), and
+  // that before state is written, unless the indices themselves come from a value that was written to it.
+  void require_index(const Tensor& index, int axis, std::int64_t size, bool negative);
   // table [R, C] (float32 or a 16-bit type), checked int32 index -> [*index.shape, C] of the table's type.
   Tensor get_rows(const Tensor& table, const Tensor& index);
   // Writes rows of float32 `source` [.., T, D] at the checked int64 index [T] into `target` [.., S, D], a value whose
@@ -109,6 +119,10 @@ class Builder {
   // The finished graph; call once.
   ggml_cgraph* finish();
   const std::vector<std::unique_ptr<CustomCall>>& custom_calls() const { return custom_; }
+  // The number given to `set_op` before this node was appended; -1 where it belongs to none, or is a view.
+  int number_of(const ggml_tensor* node) const;
+  // Whether a node of the graph is one that computes; the others are views.
+  bool is_appended(const ggml_tensor* node) const { return numbers_.count(node) > 0; }
 
  private:
   ggml_context* context();
@@ -126,7 +140,7 @@ class Builder {
   std::vector<Tensor> append_custom(const kernels::KernelInfo& info, const std::vector<Tensor>& inputs,
                                     const std::vector<OutputSpec>& outputs, std::vector<std::int64_t> ints,
                                     std::vector<double> floats, const Tensor* in_place);
-  bool depends_on_state(ggml_tensor* node) const;
+  bool depends_on_write(ggml_tensor* node) const;
 
   std::shared_ptr<Stream> stream_;
   std::shared_ptr<Weights> weights_;
@@ -136,8 +150,12 @@ class Builder {
   std::vector<Tensor> inputs_;
   std::vector<ggml_tensor*> order_;
   std::vector<ggml_tensor*> checks_;
+  std::set<std::tuple<const ggml_tensor*, std::int64_t, Dims, Dims, int, std::int64_t, bool>> required_;
+  std::unordered_set<const ggml_tensor*> writes_;  // nodes that write to the memory of an operand
+  std::unordered_map<const ggml_tensor*, int> numbers_;
   std::vector<std::unique_ptr<CustomCall>> custom_;
   std::string op_;
+  int number_ = -1;
   double work_ = 0;
 };
 

@@ -190,11 +190,41 @@ void check_index(const KernelCall& call, int thread, int) {
   return check_index_to<std::int64_t>(call);
 }
 
+template <typename From>
+void require_index_as(const KernelCall& call) {
+  const auto axis = static_cast<int>(call.ints[0]);
+  const std::int64_t size = call.ints[1], low = call.ints[2] != 0 ? -size : 0;
+  const auto* from = call.inputs[0].as<From>();
+  const std::int64_t count = call.inputs[0].numel();
+  for (std::int64_t i = 0; i < count; ++i) {
+    const auto index = static_cast<std::int64_t>(from[i]);
+    if (index < low || index >= size) throw IndexError(index, axis, size, low < 0);
+  }
+}
+
+void require_index(const KernelCall& call, int thread, int) {
+  if (thread != 0) return;
+  *call.outputs[0].as<std::uint8_t>() = 0;
+  switch (call.inputs[0].dtype) {
+    case ScalarType::kByte:
+      return require_index_as<std::uint8_t>(call);
+    case ScalarType::kChar:
+      return require_index_as<std::int8_t>(call);
+    case ScalarType::kShort:
+      return require_index_as<std::int16_t>(call);
+    case ScalarType::kInt:
+      return require_index_as<std::int32_t>(call);
+    default:
+      return require_index_as<std::int64_t>(call);
+  }
+}
+
 }  // namespace
 
 const kernels::KernelInfo kCopyWindow{"builtin.copy_window", copy_window, false, GGML_MAX_N_THREADS};
 const kernels::KernelInfo kCat{"builtin.cat", cat, false, GGML_MAX_N_THREADS};
 const kernels::KernelInfo kCheckIndex{"builtin.check_index", check_index, false, 1};
+const kernels::KernelInfo kRequireIndex{"builtin.require_index", require_index, false, 1};
 
 }  // namespace builtin
 }  // namespace ptn

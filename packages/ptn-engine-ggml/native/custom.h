@@ -41,6 +41,9 @@ extern const kernels::KernelInfo kCat;
 // inputs: indices of any integer type; outputs: the same as int32 (or int64), negative ones counted from the end;
 // fails where one is out of range. ints: axis, size of the axis.
 extern const kernels::KernelInfo kCheckIndex;
+// inputs: indices of any integer type; outputs: one byte without meaning; fails where one is out of range. ints: axis,
+// size of the axis, whether indices may count from the end.
+extern const kernels::KernelInfo kRequireIndex;
 }  // namespace builtin
 
 }  // namespace ptn

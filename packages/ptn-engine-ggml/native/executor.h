@@ -3,6 +3,7 @@
 
 #include <ggml-alloc.h>
 
+#include <map>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -32,6 +33,9 @@ class Executor {
   // std::runtime_error where ggml fails.
   void run(const std::vector<const void*>& inputs, const std::vector<void*>& outputs);
 
+  // As `run`, with the seconds that the nodes of each number of `Builder::set_op` took.
+  std::map<int, double> profile(const std::vector<const void*>& inputs, const std::vector<void*>& outputs);
+
   const std::vector<Tensor>& inputs() const { return builder_->inputs(); }
   const std::vector<Tensor>& outputs() const { return outputs_; }
   int num_nodes() const { return ggml_graph_n_nodes(graph_); }
@@ -41,14 +45,25 @@ class Executor {
   }
 
  private:
+  // Nodes that follow each other and belong to one number.
+  struct Part {
+    int number;
+    ggml_cgraph* graph;
+  };
+
   void allocate();
-  void compute();
+  void set_inputs(const std::vector<const void*>& inputs);
+  void get_outputs(const std::vector<void*>& outputs) const;
+  void compute(ggml_cgraph* graph);
+  void split();
 
   std::shared_ptr<Builder> builder_;
   std::vector<Tensor> outputs_;
   ggml_cgraph* graph_ = nullptr;
   std::unique_ptr<ggml_gallocr, AllocatorDeleter> allocator_;
   kernels::ErrorSink errors_;
+  ContextPtr parts_context_;  // both on first use by `profile`
+  std::vector<Part> parts_;
 };
 
 }  // namespace ptn

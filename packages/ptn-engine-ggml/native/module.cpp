@@ -84,6 +84,24 @@ class PyExecutor {
   }
 
   py::list run(const py::sequence& inputs) {
+    return call(inputs, [this](const auto& sources, const auto& targets) { executor_.run(sources, targets); });
+  }
+
+  // Results, and seconds by number.
+  py::tuple profile(const py::sequence& inputs) {
+    std::map<int, double> seconds;
+    py::list results =
+        call(inputs, [&](const auto& sources, const auto& targets) { seconds = executor_.profile(sources, targets); });
+    py::dict by_number;
+    for (const auto& [number, value] : seconds) by_number[py::int_(number)] = value;
+    return py::make_tuple(std::move(results), std::move(by_number));
+  }
+
+  const Executor& executor() const { return executor_; }
+
+ private:
+  template <typename Function>
+  py::list call(const py::sequence& inputs, Function&& function) {
     const std::vector<Tensor>& specs = executor_.inputs();
     if (inputs.size() != specs.size()) {
       throw std::invalid_argument("expected " + std::to_string(specs.size()) + " inputs, got " +
@@ -104,14 +122,11 @@ class PyExecutor {
     }
     {
       py::gil_scoped_release release;
-      executor_.run(sources, targets);
+      function(sources, targets);
     }
     return results;
   }
 
-  const Executor& executor() const { return executor_; }
-
- private:
   Executor executor_;
   std::vector<py::dtype> dtypes_;
 };
@@ -190,7 +205,7 @@ void bind_builder(py::module_& m) {
           [](std::shared_ptr<Stream> stream, std::shared_ptr<PyWeights> weights, std::shared_ptr<State> state) {
             return std::make_shared<Builder>(std::move(stream), std::move(weights), std::move(state));
           }))
-      .def("set_op", &Builder::set_op)
+      .def("set_op", &Builder::set_op, py::arg("op"), py::arg("number") = -1)
       .def("input", [](Builder& b, int dtype, const Dims& shape) { return b.input(scalar_type(dtype), shape); })
       .def("constant",
            [](const Builder& b, const std::string& key) -> std::optional<Tensor> {
@@ -242,6 +257,11 @@ void bind_builder(py::module_& m) {
       .def("im2col", guarded(&Builder::im2col))
       .def("conv_2d_depthwise", guarded(&Builder::conv_2d_depthwise))
       .def("check_index", guarded(&Builder::check_index))
+      .def("require_index",
+           [](Builder& b, const Tensor& index, int axis, std::int64_t size, bool negative) {
+             AbortGuard guard;
+             b.require_index(index, axis, size, negative);
+           })
       .def("get_rows", guarded(&Builder::get_rows))
       .def("set_rows", guarded(&Builder::set_rows))
       .def("custom",
@@ -304,6 +324,7 @@ void bind_rest(py::module_& m) {
         return std::make_unique<PyExecutor>(std::move(builder), std::move(outputs), std::move(dtypes));
       }))
       .def("run", &PyExecutor::run)
+      .def("profile", &PyExecutor::profile)
       .def_property_readonly("num_nodes", [](const PyExecutor& e) { return e.executor().num_nodes(); })
       .def_property_readonly("buffer_size", [](const PyExecutor& e) { return e.executor().buffer_size(); });
 }

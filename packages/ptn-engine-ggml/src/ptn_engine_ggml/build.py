@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -53,15 +54,50 @@ class GgmlBuild(EngineBuild):
         arrays = Runner(self._context, self._graph, values, update_state=False).run(inputs)
         return {value.id: array for value, array in zip(values, arrays, strict=True)}
 
+    def profile(self, inputs: Sequence[Array]) -> Mapping[int, float]:
+        """Runs once, node by node, on the memory of `run`; state is put back.
+
+        A copy for a result, or of a new value into the state, counts for the node that made it.
+        """
+        if self._runner is None:
+            raise ClosedError("this build was closed")
+        keys = [update.old.key for update in self._graph.state_updates if update.old.key is not None]
+        saved = {key: self._context.read_state(key) for key in keys}
+        seconds: dict[int, float] = {}
+        try:
+            self._runner.run(inputs, seconds)
+        finally:
+            for key, array in saved.items():
+                self._context.write_state(key, array)
+        return seconds
+
     def close(self) -> None:
         """Frees the graph's memory."""
         self._runner = None
 
 
-def execute(executor: Executor, inputs: Sequence[Array], nodes: Sequence[StaticNode]) -> list[Array]:
-    """Runs an executor made of `nodes`, with native errors as those of the runtime."""
+def execute(
+    executor: Executor,
+    inputs: Sequence[Array],
+    nodes: Sequence[StaticNode],
+    seconds: dict[int, float] | None = None,
+    start: int = 0,
+) -> list[Array]:
+    """Runs an executor made of `nodes`, with native errors as those of the runtime.
+
+    Args:
+        executor: what to run.
+        inputs: its inputs.
+        nodes: the nodes, for messages.
+        seconds: takes the time of each node by its place, where times are wanted.
+        start: the place of the first node.
+    """
     try:
-        return executor.run(inputs)
+        if seconds is None:
+            return executor.run(inputs)
+        arrays, times = executor.profile(inputs)
+        seconds.update((start + number, value) for number, value in times.items())
+        return arrays
     except _native.IndexOutOfRangeError as error:
         raise IndexOutOfRangeError(_located(str(error), nodes)) from None
     except RuntimeError as error:
@@ -81,14 +117,15 @@ def _located(text: str, nodes: Sequence[StaticNode]) -> str:
 class NativeStep:
     """Nodes that run in one native call: values by id go in and come out."""
 
+    start: int
     nodes: Sequence[StaticNode]
     executor: Executor
     feeds: tuple[int, ...]
     results: tuple[int, ...]
 
-    def run(self, values: dict[int, Array]) -> None:
-        """Runs, and adds the results to `values`."""
-        arrays = execute(self.executor, [values[i] for i in self.feeds], self.nodes)
+    def run(self, values: dict[int, Array], seconds: dict[int, float] | None = None) -> None:
+        """Runs, and adds the results to `values`, and times to `seconds`."""
+        arrays = execute(self.executor, [values[i] for i in self.feeds], self.nodes, seconds, self.start)
         values.update(zip(self.results, arrays, strict=True))
 
 
@@ -96,12 +133,16 @@ class NativeStep:
 class HostStep:
     """A node that decides on the host what runs: control flow, and assertions on data."""
 
+    place: int
     node: StaticNode
     function: Callable[[dict[int, Array]], tuple[Array, ...]]
 
-    def run(self, values: dict[int, Array]) -> None:
-        """Runs, and adds the results to `values`."""
+    def run(self, values: dict[int, Array], seconds: dict[int, float] | None = None) -> None:
+        """Runs, and adds the results to `values`, and its time to `seconds`."""
+        began = time.perf_counter()
         results = self.function(values)
+        if seconds is not None:
+            seconds[self.place] = time.perf_counter() - began
         values.update((value.id, array) for value, array in zip(self.node.outputs, results, strict=True))
 
 
@@ -126,13 +167,18 @@ class Runner:
         else:
             self._plan(cuts, list(wanted), update_state)
 
-    def run(self, inputs: Sequence[Array]) -> list[Array]:
-        """Runs once: one array per input of the graph in, one per wanted value out."""
+    def run(self, inputs: Sequence[Array], seconds: dict[int, float] | None = None) -> list[Array]:
+        """Runs once: one array per input of the graph in, one per wanted value out.
+
+        Args:
+            inputs: the inputs.
+            seconds: takes the time of each node by its place in the graph, where times are wanted.
+        """
         if self._single is not None:
-            return execute(self._single, inputs, self._graph.nodes)
+            return execute(self._single, inputs, self._graph.nodes, seconds)
         values = {value.id: array for value, array in zip(self._graph.inputs, inputs, strict=True)}
         for step in self._steps:
-            step.run(values)
+            step.run(values, seconds)
         return [values[i] for i in self._wanted]
 
     def _plan(self, cuts: list[int], wanted: list[Value], update_state: bool) -> None:
@@ -150,7 +196,7 @@ class Runner:
                 later.update((v.id, v) for v in node.inputs() if on_host or v.kind not in _STORED)
             self._add_native(start, cut, known, later, final=False)
             node = graph.nodes[cut]
-            self._steps.append(HostStep(node, self._host_function(node)))
+            self._steps.append(HostStep(cut, node, self._host_function(node)))
             known.update((value.id, value) for value in node.outputs)
             start = cut + 1
         self._add_native(start, len(graph.nodes), known, at_end, final=update_state)
@@ -170,7 +216,7 @@ class Runner:
             return
         lowering = GraphLowering(self._context, self._graph, nodes=nodes, feeds=feeds, update_state=final)
         executor = lowering.executor(results)
-        self._steps.append(NativeStep(nodes, executor, tuple(v.id for v in feeds), tuple(v.id for v in results)))
+        self._steps.append(NativeStep(start, nodes, executor, tuple(v.id for v in feeds), tuple(v.id for v in results)))
         known.update((value.id, value) for value in results)
 
     def _host_function(self, node: StaticNode) -> Callable[[dict[int, Array]], tuple[Array, ...]]:

@@ -11,6 +11,7 @@ from ptn_runtime.errors import ExecutionError, LoweringError
 from ptn_runtime.lowering.static import ValueKind
 
 from ptn_engine_ggml import _native
+from ptn_engine_ggml.lower.index_checks import WRITERS, fails_otherwise, index_checks
 from ptn_engine_ggml.lower.packed import PackedWeight, Plan, plan
 from ptn_engine_ggml.lower.registry import Lowering, Outputs, operators
 
@@ -57,9 +58,13 @@ class GraphLowering:
         self._state_keys: dict[int, str | None] = {}
         self._writable: set[str | None] = set()
         self._last_uses: Mapping[int, int] = {}
+        self._first_safe = 0
+        self._makers: dict[int, int] = {}
         if update_state and nodes is None:
             self._writable = {update.old.key for update in graph.state_updates if update.in_place}
-            self._last_uses = graph.last_uses() if self._writable else {}
+            if self._writable:
+                self._last_uses = graph.last_uses()
+                self._first_safe = _first_safe(graph)
 
     def executor(self, wanted: Sequence[Value]) -> Executor:
         """Lowers everything and gives what computes `wanted` and updates the state."""
@@ -74,7 +79,7 @@ class GraphLowering:
         table = operators()
         for index, node in enumerate(self._nodes):
             self._lower(index, node, table)
-        outputs = [self._result(self._values[value.id]) for value in wanted]
+        outputs = [self._result(value) for value in wanted]
         if self._update_state:
             outputs = self._assign_states(outputs)
         try:
@@ -82,8 +87,10 @@ class GraphLowering:
         except RuntimeError as error:
             raise ExecutionError(f"ggml cannot prepare method '{self._graph.method}': {error}") from error
 
-    def _result(self, tensor: Tensor) -> Tensor:
+    def _result(self, value: Value) -> Tensor:
         """A value as what can be read after the run: an input that no node reads has no memory of its own."""
+        tensor = self._values[value.id]
+        self._b.set_op("a result", self._makers.get(value.id, -1))
         return self._b.copy(tensor) if tensor.is_input else self._b.contiguous(tensor)
 
     def _define_outside(self, wanted: Sequence[Value]) -> None:
@@ -126,14 +133,19 @@ class GraphLowering:
             if value.id in self._plan.once:
                 self._define(value, self._decoded(self._plan.once[value.id]))
                 return
-        if all(value.numel == 0 for value in node.outputs):
+        empty = all(value.numel == 0 for value in node.outputs)
+        if empty or self._writable:
+            b.set_op(node.op, index)
+            for check in index_checks(node, empty=empty):
+                b.require_index(self._values[check.index.id], check.axis, check.size, check.negative)
+        if empty:
             for value in node.outputs:
                 self._define(value, b.empty(int(value.dtype), value.shape))
             return
         lowering = table[node.op]
         out = Outputs(node.outputs)
         out.in_place = self._may_overwrite(index, node)
-        b.set_op(node.op)
+        b.set_op(node.op, index)
         values = self._values
         args: dict[str, Any] = {}
         for name, arg in node.args.items():
@@ -156,6 +168,7 @@ class GraphLowering:
                     f"for {value}"
                 )
             self._define(value, tensor)
+            self._makers[value.id] = index
 
     def _decoded(self, nodes: Sequence[StaticNode]) -> Tensor:
         """What `nodes` compute from constants alone: computed once, then one of the context's constants."""
@@ -175,7 +188,7 @@ class GraphLowering:
 
     def _may_overwrite(self, index: int, node: StaticNode) -> bool:
         """Whether the node may write to the memory of its first argument: state that nobody reads afterwards."""
-        if not self._writable:
+        if not self._writable or index < self._first_safe:
             return False
         first = next(iter(node.args.values()), None)
         if not isinstance(first, Value) or first.id not in self._values:
@@ -194,6 +207,7 @@ class GraphLowering:
         """Appends the writes of new state; gives `outputs` with copies of those that the writes would change."""
         b = self._b
         pending: list[tuple[Tensor, Tensor]] = []
+        makers: dict[int, int] = {}
         for update in self._graph.state_updates:
             target, new = self._values[update.old.id], self._values[update.new.id]
             if update.old.kind is not ValueKind.STATE:
@@ -202,13 +216,34 @@ class GraphLowering:
             if new.numel == 0 or (stays and new.is_contiguous):
                 continue
             pending.append((target, new))
+            makers[target.memory] = self._makers.get(update.new.id, -1)
         written = {target.memory for target, _ in pending}
         outputs = [b.copy(x) if x.numel and x.memory in written else x for x in outputs]
         # A new value that lives in another state's memory moves out before anything is written.
         pending = [(target, b.copy(new) if new.is_state else new) for target, new in pending]
         for target, new in pending:
+            b.set_op("a state", makers[target.memory])
             b.assign(target, new)
         return outputs
+
+
+def _first_safe(graph: StaticGraph) -> int:
+    """The first node from which on state may be written: no node after it can fail in a way not known before.
+
+    Indices are checked before the first write. That cannot be done where they come from what was written.
+    """
+    reached = {value.id for value in graph.states}
+    written: set[int] = set()
+    first = 0
+    for place, node in enumerate(graph.nodes):
+        inputs = [value.id for value in node.inputs()]
+        if fails_otherwise(node) or any(check.index.id in written for check in index_checks(node)):
+            first = place + 1
+        if not reached.isdisjoint(inputs):
+            reached.update(value.id for value in node.outputs)
+            if node.op in WRITERS or not written.isdisjoint(inputs):
+                written.update(value.id for value in node.outputs)
+    return first
 
 
 def _text(node: StaticNode) -> str:
