@@ -13,6 +13,7 @@ import pytest
 from ptn_format.dtypes import ScalarType
 from ptn_format.graph import (
     Dim,
+    GraphArg,
     IntArg,
     IntListArg,
     Method,
@@ -368,6 +369,38 @@ def test_the_survey_counts_nodes_once() -> None:
         assert survey.refused(ReferenceEngine(), device) == ()
         refused = survey.refused(Recorder(refuses=["aten.gt.Scalar", "aten.view.default"]), device)
         assert [node.name for node in refused] == ["y_mask", "y_i"]
+
+
+def branches() -> bytes:
+    """`abs(f(-x))`, where `f` sums the positive ones of `-x` in one branch, and `exp(x)` in the other."""
+    method = MethodBuilder("forward")
+    method.input("x", 2)
+    method.input("flag", dtype=BOOL)
+    method.call("before", "aten.neg.default", meta(2), self="x")
+    graphs = []
+    for name, op in (("then", "aten.neg.default"), ("otherwise", "aten.exp.default")):
+        branch = MethodBuilder(name)
+        branch.input("a", 2)
+        branch.call(name, op, meta(2), self="a")
+        last = selected(branch, "chosen", name) if name == "then" else name
+        arguments = {"self": last, "dim": IntListArg((0,)), "keepdim": IntArg(1)}
+        branch.result(branch.call("sum", "aten.sum.dim_IntList", meta(1), **arguments))
+        graphs.append(GraphArg(name, branch.graph()))
+    functions = dict(zip(("true_fn", "false_fn"), graphs, strict=True))
+    method.call("y", "higher_order.cond", meta(1), pred="flag", **functions, operands=TensorListArg(("before",)))
+    method.result(method.call("behind", "aten.abs.default", meta(1), self="y"))
+    return pack([method.build()], {})
+
+
+def test_ways_that_part_are_asked_about_once() -> None:
+    """Both branches are asked about; what stands before and behind them is named once."""
+    engine = Recorder(refuses=["aten.neg.default", "aten.exp.default", "aten.abs.default"])
+    with open_package(branches()) as package:
+        refused = Survey(LoweredProgram(package), registry()).refused(engine, Device("cpu", "cpu", ""))
+        assert [node.name for node in refused] == ["before", "then", "behind", "otherwise"]
+    with ptn_runtime.load(branches(), engine="reference") as model:
+        assert model(floats(1, -2), np.array(True)).tolist() == [1]
+        np.testing.assert_allclose(model(floats(1, -2), np.array(False)), [np.exp(-1) + np.exp(2)], rtol=1e-6)
 
 
 def test_the_host_names_the_node_that_fails() -> None:

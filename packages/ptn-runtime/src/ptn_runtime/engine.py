@@ -499,7 +499,7 @@ class EngineExecutable:
 
     def _check_support(self, *graphs: StaticGraph) -> None:
         host = self._context.host
-        refused = [pair for graph in graphs for pair in refused_nodes(host.engine, host.device, graph)]
+        refused = list(refused_nodes(host.engine, host.device, *graphs))
         if refused:
             from ptn_runtime.registry import registry  # only a refusal needs the other engines
             from ptn_runtime.survey import with_engines
@@ -568,11 +568,20 @@ def ask(engine: Engine, node: StaticNode, device: Device) -> Support:
         ) from error
 
 
-def refused_nodes(engine: Engine, device: Device, graph: StaticGraph) -> Iterator[tuple[StaticNode, Support]]:
-    """Every node of `graph` and of its nested graphs that `engine` refuses on `device`, with its answer.
+def refused_nodes(engine: Engine, device: Device, *graphs: StaticGraph) -> Iterator[tuple[StaticNode, Support]]:
+    """Every node of `graphs` and of their nested graphs that `engine` refuses on `device`, with its answer.
 
-    What the runtime computes itself is not asked about.
+    Several graphs are ways through one method: a node that they have in common is given once. What the runtime
+    computes itself is not asked about.
     """
+    seen: set[tuple[str, str]] = set()
+    for graph in graphs:
+        found = [(node, answer) for node, answer in _refused(engine, device, graph) if (node.name, node.op) not in seen]
+        seen.update((node.name, node.op) for node, _ in found)
+        yield from found
+
+
+def _refused(engine: Engine, device: Device, graph: StaticGraph) -> Iterator[tuple[StaticNode, Support]]:
     for node in graph.nodes:
         if node.on_host:
             continue
@@ -580,12 +589,12 @@ def refused_nodes(engine: Engine, device: Device, graph: StaticGraph) -> Iterato
         if not support.ok:
             yield node, support
         for subgraph in node.subgraphs():
-            yield from refused_nodes(engine, device, subgraph)
+            yield from _refused(engine, device, subgraph)
 
 
-def check_support(engine: Engine, device: Device, graph: StaticGraph) -> list[UnsupportedNode]:
-    """Every node of `graph` and of its nested graphs that `engine` refuses on `device`."""
-    return [unsupported(node, support, graph.method) for node, support in refused_nodes(engine, device, graph)]
+def check_support(engine: Engine, device: Device, *graphs: StaticGraph) -> list[UnsupportedNode]:
+    """Every node of `graphs` and of their nested graphs that `engine` refuses on `device`; see `refused_nodes`."""
+    return [unsupported(node, support, graphs[0].method) for node, support in refused_nodes(engine, device, *graphs)]
 
 
 def unsupported(node: StaticNode, support: Support, method: str) -> UnsupportedNode:

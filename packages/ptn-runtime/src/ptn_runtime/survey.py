@@ -128,15 +128,11 @@ class Survey:
         """
         key = (id(engine), device.id)
         if key not in self._refused:
-            # Ways through a method that part where data decide have nodes in common: one entry for each.
-            self._refused[key] = list(
-                {
-                    (name, node.name, node.op, support.reason): (node, unsupported(node, support, name))
-                    for name in self._program.methods
-                    for graph in initial_graphs(self._program.method(name))
-                    for node, support in refused_nodes(engine, device, graph)
-                }.values()
-            )
+            self._refused[key] = [
+                (node, unsupported(node, support, name))
+                for name in self._program.methods
+                for node, support in refused_nodes(engine, device, *initial_graphs(self._program.method(name)))
+            ]
         return tuple(item for _, item in self._refused[key])
 
     def refused_with_engines(self, engine: Engine, device: Device) -> tuple[UnsupportedNode, ...]:
@@ -248,9 +244,7 @@ def _engine_nodes(graphs: Sequence[StaticGraph]) -> Iterator[StaticNode]:
     """The nodes that an engine runs, those that several graphs have in common once."""
     seen: set[tuple[str, str]] = set()
     for graph in graphs:
-        new = [
-            node for node in graph.nodes if not node.on_host and (len(graphs) == 1 or (node.name, node.op) not in seen)
-        ]
+        new = [node for node in graph.nodes if not node.on_host and (node.name, node.op) not in seen]
         seen.update((node.name, node.op) for node in new)
         yield from new
 
