@@ -17,8 +17,11 @@ DATA_DEPENDENT = {
     "aten.masked_select.default",
     "aten.repeat_interleave.Tensor",
     "aten._unique2.default",
+    "aten.bincount.default",
+    "aten.unique_consecutive.default",
+    "aten.unique_dim.default",
 }
-"""The shape of the result depends on the data."""
+"""The shape of the result depends on the data: the runtime calls them."""
 RANDOM = ("aten.rand", "aten.randn", "aten.randint", "aten.randperm")
 """Random numbers."""
 FOURIER = ("aten._fft_",)
