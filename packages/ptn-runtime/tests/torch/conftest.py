@@ -48,6 +48,7 @@ UNORDERED = {
     "aten.kthvalue.default": "self",
     "aten.median.dim": "self",
     "aten.nanmedian.dim": "self",
+    "aten.mode.default": "self",
 }
 
 

@@ -210,6 +210,12 @@ def other_writing() -> Iterator[Case]:
 def selected_by_data() -> Iterator[Case]:
     """Results whose number depends on the data."""
     odd = np.array([[0, np.nan, -0.0], [1, 0, 2]], np.float32)
+    table = floats(5, 4)
+    for kind in (1.0, 2.0, float("inf")):
+        args = {"self": table, "indices": np.array([[3, 0], [3, 4]]), "max_norm": 1.5, "norm_type": kind}
+        yield Case("aten.embedding_renorm.default", f"norm {kind}", args)
+    beyond = {"self": table, "indices": np.array([5]), "max_norm": 1.0, "norm_type": 2.0}
+    yield Case("aten.embedding_renorm.default", "out of range", beyond, raises="IndexOutOfRangeError")
     for size in (0, 2, 9):
         yield Case("aten.nonzero_static.default", f"{size}", {"self": odd, "size": size})
     yield Case("aten.nonzero_static.default", "filled", {"self": odd, "size": 9, "fill_value": 7})

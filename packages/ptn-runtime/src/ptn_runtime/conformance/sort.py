@@ -36,6 +36,12 @@ def further() -> Iterator[Case]:
     yield Case("aten.kthvalue.default", "kept", {"self": permutation(3, 5, 2), "k": 2, "dim": 1, "keepdim": True})
     yield Case("aten.kthvalue.default", "nan is the largest", {"self": odd, "k": 4, "dim": 0})
     yield Case("aten.kthvalue.default", "int64", {"self": permutation(9, dtype=T.LONG), "k": 4, "dim": 0})
+    for dim in (0, 1):  # which of equal elements the index names is open
+        frequent = {"self": integers(6, 7, low=0, high=3), "dim": dim, "keepdim": bool(dim)}
+        yield Case("aten.mode.default", f"dim {dim}", frequent, free_results=frozenset({1}))
+    alike = {"self": tied, "dim": 1}
+    most = (np.array([2, 3], np.float32), np.array([2, 4]))
+    yield Case("aten.mode.default", "float32", alike, most, free_results=frozenset({1}))
     edges = np.array([-1, 0, 0, 2], np.float32)
     found = np.array([[-2, -1, 0], [1, 2, 3]], np.float32)
     for right in (False, True):

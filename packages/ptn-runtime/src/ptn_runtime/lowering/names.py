@@ -79,6 +79,7 @@ _RENAMED.update(
 )
 _FUNCTIONAL = {
     "aten.bernoulli_.float": "aten.bernoulli.p",
+    "aten.floor_divide_.Tensor": "aten.floor_divide.default",
     "aten.normal_.default": "aten.normal_functional.default",
     "aten.float_power_.Scalar": "aten.float_power.Tensor_Scalar",
     "aten.float_power_.Tensor": "aten.float_power.Tensor_Tensor",

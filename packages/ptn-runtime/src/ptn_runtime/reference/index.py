@@ -365,6 +365,17 @@ def masked_scatter(out: Outputs, self: Array, mask: Array, source: Array) -> Arr
     return result
 
 
+@kernel("aten.embedding_renorm.default")
+def embedding_renorm(out: Outputs, self: Array, indices: Array, max_norm: float, norm_type: float) -> Array:
+    rows = np.unique(checked(indices, self.shape[0], 0, negative=False))
+    chosen = widen(self)[rows]
+    norms = np.linalg.norm(chosen, norm_type, axis=1)
+    scale = np.where(norms > max_norm, max_norm / (norms + 1e-7), 1)
+    result = self.copy()
+    result[rows] = finish(chosen * scale[:, None].astype(chosen.dtype), out.dtype)
+    return result
+
+
 @kernel("aten.nonzero.default")
 def nonzero(out: Outputs, self: Array) -> Array:
     return np.argwhere(widen(self)).astype(np.int64)

@@ -56,6 +56,24 @@ def kthvalue(out: Outputs, self: Array, k: int, dim: int = -1, keepdim: bool = F
     return np.take_along_axis(self, index, dim).reshape(out.shape), index.reshape(out.shape)
 
 
+@kernel("aten.mode.default")
+def mode(out: Outputs, self: Array, dim: int = -1, keepdim: bool = False) -> tuple[Array, Array]:
+    if not self.ndim:
+        return self, np.zeros((), np.int64)
+    rows = np.moveaxis(widen(self), dim, -1)
+    index = order(rows, -1, False)
+    ordered = np.take_along_axis(rows, index, -1)
+    new = np.ones(ordered.shape, np.bool_)
+    new[..., 1:] = ordered[..., 1:] != ordered[..., :-1]
+    # How many of its kind an element is preceded by: the first that is preceded by the most is the smallest such value.
+    place = np.arange(rows.shape[-1])
+    preceded = place - np.maximum.accumulate(np.where(new, place, 0), axis=-1)
+    last = np.argmax(preceded, axis=-1)[..., None]
+    found = np.take_along_axis(index, last, -1).astype(np.int64)
+    values = np.take_along_axis(np.moveaxis(self, dim, -1), found, -1)
+    return values.reshape(out.shape), found.reshape(out.shape)
+
+
 def _searched(sequence: Array, values: Array, right: bool, dtype: np.dtype[np.signedinteger]) -> Array:
     """Where each of `values` belongs in the (last axis of the) sorted `sequence`."""
     side = "right" if right else "left"

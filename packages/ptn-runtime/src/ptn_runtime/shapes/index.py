@@ -338,3 +338,9 @@ def bincount(self: Tensor, weights: Tensor | None = None, minlength: int = 0) ->
     if weights is not None:
         require(weights.shape == self.shape, f"weights {list(weights.shape)} do not fit self {list(self.shape)}")
     raise DataDependentError("the number of bins depends on the data")
+
+
+@shape_rule("aten.embedding_renorm.default")
+def embedding_renorm(self: Tensor, indices: Tensor, max_norm: float, norm_type: float) -> TensorSpec:
+    require(len(self.shape) == 2, f"expected a table of rows, got {list(self.shape)}")
+    return TensorSpec(self.dtype, self.shape)

@@ -56,6 +56,11 @@ def kthvalue(self: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> tupl
     return TensorSpec(self.dtype, shape), TensorSpec(LONG, shape)
 
 
+@shape_rule("aten.mode.default")
+def mode(self: Tensor, dim: int = -1, keepdim: bool = False) -> tuple[TensorSpec, TensorSpec]:
+    return kthvalue(self, 1, dim, keepdim)
+
+
 def _index_dtype(out_int32: bool) -> ScalarType:
     return ScalarType.INT if out_int32 else LONG
 
