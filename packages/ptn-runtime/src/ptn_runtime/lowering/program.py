@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 MAX_GRAPHS = 64
 """Static graphs that one method keeps; the least recently used goes first."""
 
-MAX_STAGES = 256
+MAX_STAGES = 64
 """Stages after the first that one method keeps, for all input shapes and data together; likewise."""
 
 _SCALAR_TYPES = {
