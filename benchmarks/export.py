@@ -120,10 +120,11 @@ class Meter:
 
     def step(self, name: str, work: Callable[[], T]) -> tuple[T, float]:
         reset_peak()
-        start = time.perf_counter()
+        start, cpu = time.perf_counter(), time.process_time()
         result = work()
-        seconds = time.perf_counter() - start
-        print(f"{name:<22} {seconds:7.2f} s   peak {(peak() - self.base) / 2**20:8.0f} MiB above the module")
+        seconds, cpu = time.perf_counter() - start, time.process_time() - cpu
+        above = (peak() - self.base) / 2**20
+        print(f"{name:<22} {seconds:7.2f} s ({cpu:6.2f} s of CPU time)   peak {above:6.0f} MiB above the module")
         return result, seconds
 
 

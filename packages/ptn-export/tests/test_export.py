@@ -1,6 +1,7 @@
 """`ptn_export.export`: one call from a module to a file."""
 
 import copy
+import inspect
 import io
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 import torch
 from ptn_export import ExportError, ExportWarning, Method, export
 from ptn_format.package import open_package
+from ptn_runtime.cli import main as ptn_main
 from torch import nn
 
 Dim = torch.export.Dim
@@ -213,6 +215,25 @@ def test_a_package_without_source_lines(chat):
     assert [source.partition(" in ")[2] for source in sources if "head" in source] == ["head"]
     assert all(source.startswith("test_export.py:") for source in sources)
     assert not any("ptn.source" in node.metadata for node in without.program.methods[0].graph.nodes)
+
+
+def test_errors_at_run_time_and_ptn_show_quote_the_lines(tmp_path, capsys):
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.parts = nn.ModuleList([nn.Embedding(4, 2)])
+
+        def forward(self, ids):
+            return self.parts[0](ids)
+
+    path = tmp_path / "model.ptn"
+    export(Model().eval(), (torch.tensor([1, 2]),), path)
+    place = f"test_export.py:{inspect.getsourcelines(Model.forward)[1] + 1} in parts.0"
+    with ptn_runtime.load(path, engine="reference") as model, pytest.raises(ptn_runtime.IndexOutOfRangeError) as caught:
+        model(np.array([1, 9]))
+    assert f"from {place}" in str(caught.value)
+    assert ptn_main(["show", str(path), "--graph", "text"]) == 0
+    assert f"# {place}" in capsys.readouterr().out
 
 
 def test_what_was_folded_from_what():

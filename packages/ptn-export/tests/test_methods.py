@@ -87,6 +87,32 @@ def test_the_same_name_with_other_data_is_refused(persistent):
     assert "'inner.shift'" in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("other", "difference"),
+    [
+        (torch.zeros(3), r"float32\[2\] and float32\[3\]"),
+        (torch.zeros(2, dtype=torch.int64), r"float32\[2\] and int64\[2\]"),
+        (torch.tensor([0.0, 1.0]), "the same type and shape with other values"),
+    ],
+)
+def test_state_of_one_name_that_starts_in_different_ways_is_refused(other, difference):
+    class Count(nn.Module):
+        def __init__(self, start):
+            super().__init__()
+            self.register_buffer("count", start)
+
+        def forward(self):
+            self.count += 1
+            return self.count * 2
+
+    programs = {name: torch.export.export(Count(start), ()) for name, start in (("a", torch.zeros(2)), ("b", other))}
+    with pytest.raises(
+        ExportError, match=f"methods 'a' and 'b' use this name for different data: {difference}"
+    ) as caught:
+        to_native(programs)
+    assert "at 'count' in method 'b'" in str(caught.value)
+
+
 class _Wrapper(nn.Module):
     def __init__(self, inner):
         super().__init__()

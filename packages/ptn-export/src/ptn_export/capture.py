@@ -15,8 +15,9 @@ from torch.export.graph_signature import ExportGraphSignature, InputSpec, Output
 
 from ptn_export.aliases import merge_aliases
 from ptn_export.branches import lift_branch_constants
-from ptn_export.decompositions import decomposition_table
+from ptn_export.decompositions import KEPT, decomposition_table
 from ptn_export.experts import name_grouped_products
+from ptn_export.repeats import NotSimpleError, decompose_repeats
 
 __all__ = ["Captured", "capture"]
 
@@ -53,7 +54,10 @@ def capture(program: ExportedProgram) -> Captured:
     lift_branch_constants(private)
     # What PyTorch warns of here concerns its own internals; the user can do nothing about it.
     with warnings.catch_warnings(action="ignore"):
-        decomposed = private.run_decompositions(decomposition_table())
+        try:
+            decomposed = decompose_repeats(private, decomposition_table(), KEPT)
+        except NotSimpleError:
+            decomposed = private.run_decompositions(decomposition_table())
     name_grouped_products(decomposed.graph_module)
     return Captured(decomposed, original_fqns)
 

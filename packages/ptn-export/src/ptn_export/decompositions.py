@@ -21,13 +21,14 @@ __all__ = ["decomposition_table"]
 
 _aten = torch.ops.aten
 
-_KEPT = (
+KEPT = (
     # Engines have one fast kernel for each of these.
     _aten.linear.default,
     _aten.matmul.default,
     _aten.addmm.default,
     _aten.scaled_dot_product_attention.default,
     _aten.rms_norm.default,
+    _aten._safe_softmax.default,
     # Core operators that PyTorch's table nevertheless takes apart, into index arithmetic that costs far more.
     _aten.reflection_pad1d.default,
     _aten.reflection_pad2d.default,
@@ -57,7 +58,7 @@ _RULES: dict[Any, _Rule] = {}
 def decomposition_table() -> dict[Any, _Rule]:
     """The decompositions that packages are made with."""
     table: dict[Any, _Rule] = torch.export.default_decompositions().materialize()
-    for operator in (*_KEPT, *filter(is_kept, list(table))):
+    for operator in (*KEPT, *filter(is_kept, list(table))):
         table.pop(operator, None)
     for operator in _KNOWN_TO_TORCH:
         table[operator] = torch._decomp.decomposition_table[operator]

@@ -259,11 +259,7 @@ def _refuse_input(spec: Any, node: fx.Node, problems: Problems) -> None:
         problems.add(
             "input", "it is a script object, which the format cannot hold", "use tensors only", place=f"'{node.name}'"
         )
-    elif spec.kind is TorchInput.TOKEN:
-        problems.add(
-            "input", "an operator with side effects needs an ordering token", "remove the operator", place=node.name
-        )
-    else:
+    elif spec.kind is not TorchInput.TOKEN:  # tokens order operators with side effects, which are refused by name
         kind = spec.kind.name.lower()
         problems.add(
             "input", f"an input of kind {kind} has no meaning in a package", _INPUT_HINT, place=f"'{node.name}'"
@@ -286,7 +282,7 @@ def _ordered_results(program: ExportedProgram, problems: Problems) -> list[tuple
                 "make it a buffer (`register_buffer`)",
                 place=f"'{spec.target}'",
             )
-        elif spec.kind not in (*_MUTATIONS, TorchOutput.USER_OUTPUT):
+        elif spec.kind not in (*_MUTATIONS, TorchOutput.USER_OUTPUT, TorchOutput.TOKEN):
             problems.add(
                 "output",
                 f"a result of kind {spec.kind.name.lower()} has no meaning in a package",

@@ -133,7 +133,7 @@ def test_python_branches_on_values(models, capsys, name):
     text = refusal({"If": "if_", "While": "while_", "Item": "item"}[name], models, capsys)
     start = MODELS.split("\n").index(f"class {name}(nn.Module):")
     line = next(i for i, code in enumerate(MODELS.split("\n"), 1) if i > start and code.endswith("# here"))
-    assert f"torch.export cannot capture {name}" in text
+    assert f"PyTorch cannot capture {name}" in text
     assert f"case_models.py:{line}" in text or f'case_models.py", line {line}' in text
     assert "torch.cond" in text
     assert "torch.where" in text

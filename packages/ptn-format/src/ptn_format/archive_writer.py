@@ -10,6 +10,7 @@ import stat
 import struct
 import zlib
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import BinaryIO
 
 from ptn_format.archive import (
@@ -43,6 +44,7 @@ _VERSION_ZIP64 = 45
 _SYSTEM_UNIX = 3 << 8
 _ATTRIBUTES = 0o600 << 16
 _CRC_OFFSET = 14
+_WORTH_A_THREAD = 1 << 20
 
 
 class ArchiveWriter:
@@ -85,11 +87,17 @@ class ArchiveWriter:
         self._write(self._local_header(name, size))
         offset = self._position
         crc = written = 0
-        for chunk in chunks:
-            crc = zlib.crc32(chunk, crc)
-            written += len(chunk)
-            self._write(chunk)
-            del chunk  # a view of a constant, which must go before the next one is made
+        with ThreadPoolExecutor(1) as pool:
+            for chunk in chunks:
+                written += len(chunk)
+                if len(chunk) < _WORTH_A_THREAD:
+                    crc = zlib.crc32(chunk, crc)
+                    self._write(chunk)
+                else:  # the checksum costs about as much as writing does
+                    checksum = pool.submit(_checksum, [chunk], crc)
+                    self._write(chunk)
+                    crc = checksum.result()
+                del chunk  # a view of a constant, which must go before the next one is made
         if written != size:
             raise WriteError(f"the member was to have {size} bytes but {written} came", member=name)
         self._file.seek(header_offset + _CRC_OFFSET)
@@ -128,6 +136,11 @@ class ArchiveWriter:
         version, shown = (_VERSION_ZIP64, MAX_32) if large else (_VERSION, size)
         fields = (version, 0, 0, 0, _DOS_DATE, 0, shown, shown, len(raw), len(extra))
         return LOCAL_HEADER.pack(LOCAL_SIGNATURE, *fields) + raw + extra
+
+
+def _checksum(chunk: list[bytes | memoryview], crc: int) -> int:
+    """The checksum that continues `crc`; takes the chunk out of its list, so that the pool holds on to nothing."""
+    return zlib.crc32(chunk.pop(), crc)
 
 
 def _central_header(name: str, size: int, crc: int, header_offset: int) -> bytes:

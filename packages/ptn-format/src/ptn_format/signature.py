@@ -33,7 +33,8 @@ NAME_KEY = "ptn.name"
 SIGNATURE_KEY = "ptn.signature"
 """Metadata key of the output node: the JSON text of the method's `Signature`."""
 SOURCE_KEY = "ptn.source"
-"""Metadata key of any node: where the user's code made it, such as `model.py:12`."""
+"""Metadata key of any node: the line and the module of the user's code that made it, such as
+`model.py:12 in layers.3.attention`, or `model.py:12` alone."""
 
 Scalar = None | bool | int | float | str
 _KINDS = ("tuple", "list", "dict", "namedtuple", "object")

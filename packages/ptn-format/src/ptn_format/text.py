@@ -182,7 +182,7 @@ def _graph_lines(graph: Graph, metas: Metas, indent: str) -> Iterator[str]:
             yield f"{indent}return {', '.join(_arguments(node))}".rstrip()
             continue
         source = node.metadata.get(SOURCE_KEY)
-        yield indent + describe_node(node, metas) + (f"  # {_printable(source)}" if source else "")
+        yield indent + describe_node(node, metas) + (f"  # {_comment(source)}" if source else "")
         for argument in node.inputs:
             if isinstance(argument.arg, GraphArg):
                 nested = argument.arg.graph
@@ -259,6 +259,11 @@ def _value(name: str) -> str:
 def _printable(text: str) -> str:
     """The text itself where it is one printable word, else quoted: files from anywhere are shown on terminals."""
     return text if text.isprintable() and text and not any(c in text for c in ' "\\,()=') else _literal(text)
+
+
+def _comment(text: str) -> str:
+    """The text up to the end of a line: quoted only where it does not print."""
+    return text if text.isprintable() else _literal(text)
 
 
 def _quoted(text: str) -> str:

@@ -105,7 +105,15 @@ def grouped(nodes: Sequence[UnsupportedNode], everything: bool = False) -> list[
 
 
 def _places(nodes: Sequence[UnsupportedNode]) -> str:
-    """Source lines of the nodes, or their names where the file has no source lines."""
-    places = list(dict.fromkeys(node.source or f"'{node.name}'" for node in nodes))
+    """Source lines of the nodes, each with the first module that runs it, or names where the file has no lines."""
+    lines: dict[str, list[str]] = {}
+    for node in nodes:
+        line, _, module = (node.source or f"'{node.name}'").partition(" in ")
+        lines.setdefault(line, []).extend([module] if module else [])
+    places = []
+    for line, modules in lines.items():
+        others = len(set(modules)) - 1
+        also = f" and {others} more module{'s' if others > 1 else ''}" if others > 0 else ""
+        places.append(f"{line} in {modules[0]}{also}" if modules else line)
     more = f", and {len(places) - SHOWN_PLACES} more" if len(places) > SHOWN_PLACES else ""
     return ", ".join(places[:SHOWN_PLACES]) + more
