@@ -17,6 +17,8 @@ from ptn_format.graph import PackedQuant
 from ptn_format.package import open_package
 
 TOKENS = 64
+TOLERANCE = 1e-4
+"""How far logits of an engine may be from eager PyTorch's, as a part of their spread: rounding of 30 layers."""
 QUESTION = "Tell me a short story about a lighthouse keeper."
 
 
@@ -81,15 +83,21 @@ def test_package_holds_the_blocks(package: Path) -> None:
         assert len(opened.method("decode").mutable_buffers) == 60
 
 
+def greedy(model: ptn_runtime.Session, prompt: list[int]) -> tuple[list[int], list[np.ndarray[Any, Any]]]:
+    """The likeliest tokens behind a prompt, and the logits that each was taken from."""
+    logits = [model.run("prefill", np.array([prompt]), np.arange(len(prompt)))[0]]
+    tokens = [int(logits[0].argmax())]
+    while len(tokens) < TOKENS:
+        position = len(prompt) + len(tokens) - 1
+        logits.append(model.run("decode", np.array([tokens[-1:]]), np.array([position]))[0])
+        tokens.append(int(logits[-1].argmax()))
+    return tokens, logits
+
+
 @pytest.mark.slow
 def test_greedy_text_on_the_reference_is_that_of_eager_pytorch(package: Path, expected: Expected) -> None:
     with ptn_runtime.load(package, engine="reference", decode_once=True) as model:
-        length = len(expected.prompt)
-        logits = model.run("prefill", np.array([expected.prompt]), np.arange(length))
-        tokens = [int(logits[0].argmax())]
-        while len(tokens) < TOKENS:
-            logits = model.run("decode", np.array([tokens[-1:]]), np.array([length + len(tokens) - 1]))
-            tokens.append(int(logits[0].argmax()))
+        tokens, _ = greedy(model, expected.prompt)
         assert tokens == expected.tokens
         tokenizer = chat.load_tokenizer(model)
         for text in ("Hello, wörld! 1234 apples", "  two  spaces\n", "<|im_start|>user"):
@@ -99,22 +107,31 @@ def test_greedy_text_on_the_reference_is_that_of_eager_pytorch(package: Path, ex
 
 
 @pytest.mark.slow
+def test_greedy_text_on_ggml_is_that_of_eager_pytorch_up_to_ties(package: Path, expected: Expected) -> None:
+    """Every step's logits are near, so another token can only be one that is as likely within that distance."""
+    with ptn_runtime.load(package, engine="ggml", threads=1) as model:
+        tokens, logits = greedy(model, expected.prompt)
+    for step, (token, ours, theirs) in enumerate(zip(tokens, logits, expected.logits, strict=True)):
+        allowed = TOLERANCE * (theirs.max() - theirs.min())
+        assert np.abs(ours - theirs).max() <= allowed, step
+        if token != expected.tokens[step]:
+            assert theirs[expected.tokens[step]] - theirs[token] <= 2 * allowed, step
+            break  # what follows answers another text
+
+
+@pytest.mark.slow
 def test_ggml_streams_the_same_text_in_several_sessions(package: Path, expected: Expected) -> None:
-    """Every step's logits are near; what is said in a second session does not reach the first."""
-    length, steps = len(expected.prompt), 6
-    with ptn_runtime.load(package, engine="ggml") as model:
-        logits = [model.run("prefill", np.array([expected.prompt]), np.arange(length))[0]]
+    """What is said in a second session does not reach the first."""
+    length = len(expected.prompt)
+    with ptn_runtime.load(package, engine="ggml", threads=1) as model:
+        model.run("prefill", np.array([expected.prompt]), np.arange(length))
         tokenizer = chat.load_tokenizer(model)
         second = chat.Conversation(model.session(), tokenizer)
         pieces = list(second.say(QUESTION, chat.Sampling(temperature=0), max_tokens=4))
         assert "".join(pieces) == tokenizer.decode(expected.tokens[:4])
         assert len(pieces) > 1
-        for i in range(steps - 1):
-            position = np.array([length + i])
-            logits.append(model.run("decode", np.array([expected.tokens[i : i + 1]]), position)[0])
-    for ours, theirs in zip(logits, expected.logits, strict=False):
-        spread = theirs.max() - theirs.min()
-        assert np.abs(ours - theirs).max() < 2e-3 * spread
+        logits = model.run("decode", np.array([expected.tokens[:1]]), np.array([length]))[0]
+        assert int(logits.argmax()) == expected.tokens[1]
 
 
 def test_sampling() -> None:
