@@ -84,6 +84,24 @@ def partial_split(x, positions, frequencies):
     return torch.cat((cohere(turned, positions, frequencies), rest), -1)
 
 
+def deepseek(x, positions, frequencies):
+    """Turns neighbouring channels and leaves them as halves."""
+    angle = angles(positions, frequencies)[:, None]
+    first, second, cos, sin = x[..., 0::2], x[..., 1::2], angle.cos(), angle.sin()
+    return torch.cat((first * cos - second * sin, second * cos + first * sin), -1)
+
+
+def deepseek_views(x, positions, frequencies):
+    return llama(x.unflatten(-1, (-1, 2)).transpose(-1, -2).flatten(-2), positions, frequencies)
+
+
+def halves_to_pairs(x, positions, frequencies):
+    angle = angles(positions, frequencies)[:, None]
+    first, second = x.chunk(2, -1)
+    cos, sin = angle.cos(), angle.sin()
+    return torch.stack((first * cos - second * sin, second * cos + first * sin), -1).flatten(-2)
+
+
 def turned(x, factors):
     """As in Meta's models: pairs as complex numbers."""
     pairs = torch.view_as_complex(x.float().reshape(*x.shape[:-1], -1, 2))
@@ -122,6 +140,14 @@ def test_spellings(check_rewrite, operators, name):
     assert list(given) == ["input", "position_ids", "inv_freq", "interleaved", "attention_scale"]
     assert given["interleaved"].value is (name in ("cohere", "pairs in two sums", "complex"))
     assert given["attention_scale"].value == (1.25 if name == "scaled" else 1.0)
+
+
+@pytest.mark.parametrize("write", [deepseek, deepseek_views])
+def test_pairs_that_become_halves(check_rewrite, operators, write):
+    native = check_rewrite(Rotary(write), (X, POSITIONS), expect={"rope": 1}, rtol=1e-4, atol=1e-5)
+    assert operators(native)[ROPE] == 1
+    assert not set(operators(native)) & {"aten.cos.default", "aten.sin.default", "aten.mul.Tensor"}
+    assert arguments(native)["interleaved"].value is False
 
 
 @pytest.mark.parametrize("write", [partial, partial_split])
@@ -191,6 +217,7 @@ NOT = {
     "no rotation": with_tables(lambda x, cos, sin, p, f: x * cos + x * sin),
     "other direction": with_tables(lambda x, cos, sin, p, f: x * cos - rotate_half(x) * sin),
     "pairs with tables of halves": with_tables(lambda x, cos, sin, p, f: x * cos + rotate_pairs(x) * sin),
+    "halves that become pairs": halves_to_pairs,
     "a third term": with_tables(lambda x, cos, sin, p, f: x * cos + rotate_half(x) * sin + f.sum()),
     "other operand": with_tables(lambda x, cos, sin, p, f: x * cos + rotate_half(x.relu()) * sin),
     "precomputed": precomputed,

@@ -9,11 +9,13 @@ is then run in float64 on random data: the sources and operators allowed make it
 and the tables, so it is the embedding if and, but for chance, only if it agrees with the operator's definition there.
 Tables that are stored, as sines and cosines or as complex numbers, are sources too: frequencies are read off them, and
 must give every row of them again (`_rope_tables.py`). Angles computed in a half type are left alone. Channels that are
-passed through are taken in afterwards.
+passed through are taken in afterwards. DeepSeek turns neighbouring channels and leaves them as halves: that is the
+operator behind a permutation of channels.
 """
 
 from __future__ import annotations
 
+import itertools
 import operator
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
@@ -77,6 +79,8 @@ _INSIDE = _WAVES | _LAYOUT | _ARITHMETIC | _PRODUCTS
 _VIEWS = (_aten.view.default, _aten._unsafe_view.default)
 _DEPTH = 9
 """How many operators lie between the result and the tensor that is rotated, at most."""
+_END = 2**63 - 1
+"""Slices that end there take the rest."""
 _SAMPLE = 7
 """Stand-in for the first symbolic size; further ones take the next primes."""
 
@@ -105,7 +109,21 @@ class _Rotary:
         return [node for node in nodes if node is not None]
 
 
-_Form = tuple[bool, bool, float]
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """How a rotary embedding differs from the plain operator.
+
+    Attributes:
+        swapped: heads come last but one, behind the positions.
+        interleaved: channels 2i and 2i + 1 are a pair.
+        scale: factor of sine and cosine.
+        regrouped: pairs are neighbours in the tensor, and lie in two halves in the result.
+    """
+
+    swapped: bool
+    interleaved: bool
+    scale: float
+    regrouped: bool = False
 
 
 def run(module: fx.GraphModule, context: Context) -> None:
@@ -210,20 +228,22 @@ def _fuse(candidate: _Rotary, forms: dict[Hashable, _Form | None], tables: Table
     form = forms[spelling]
     if form is None:
         return False
-    swapped, interleaved, scale = form
     root, x = candidate.root, candidate.x
     positions, frequencies = candidate.positions, candidate.frequencies
     if positions is None or frequencies is None:
         width = shape_of(x)[-1]
-        positions = tables.positions(candidate.rows, x, 1 if swapped else 2, root)
+        positions = tables.positions(candidate.rows, x, 1 if form.swapped else 2, root)
         frequencies = tables.frequencies(candidate.rows, width)
         assert frequencies is not None
     if len(shape_of(positions)) == 1:
         positions = insert(root, _aten.unsqueeze.default, positions, 0)
-    if swapped:
+    if form.regrouped:
+        halves = [insert(root, _aten.slice.Tensor, x, 3, first, _END, 2) for first in (0, 1)]
+        x = insert(root, _aten.cat.default, halves, 3)
+    if form.swapped:
         x = insert(root, _aten.permute.default, x, [0, 2, 1, 3])
-    result = insert(root, rope_operator(), x, positions, frequencies, interleaved, scale)
-    if swapped:
+    result = insert(root, rope_operator(), x, positions, frequencies, form.interleaved, form.scale)
+    if form.swapped:
         result = insert(root, _aten.permute.default, result, [0, 2, 1, 3])
     replace(root, result)
     context.counts["rope"] += 1
@@ -256,7 +276,7 @@ def _spelling(candidate: _Rotary) -> Hashable:
 
 
 def _form(candidate: _Rotary, tables: Tables) -> _Form | None:
-    """Whether heads come last but one, whether pairs are neighbours, and the scale; None if it is something else."""
+    """The form of the embedding; None if the candidate is something else."""
     sizes: dict[Any, int] = {}
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(_sizes(candidate.x, sizes), generator=generator, dtype=torch.float64)
@@ -291,22 +311,23 @@ def _form(candidate: _Rotary, tables: Tables) -> _Form | None:
 
     try:
         # At position 0 nothing turns, so what is left is the scale.
-        scale = float((actual(positions * 0) / x).mean())
+        scale = float(actual(positions * 0).norm() / x.norm())
         result = actual(positions)
     except (RuntimeError, IndexError):
         return None  # the stand-in sizes do not fit together
-    if scale <= 0:
+    if scale == 0:
         return None
     rows = positions if positions.dim() == 2 else positions[None]
-    for swapped in (False, True):
-        turned = x.transpose(1, 2) if swapped else x
+    for swapped, regrouped in itertools.product((False, True), repeat=2):
+        turned = torch.cat((x[..., ::2], x[..., 1::2]), -1) if regrouped else x
+        turned = turned.transpose(1, 2) if swapped else turned
         if rows.dim() != 2 or rows.shape[0] not in (1, turned.shape[0]) or rows.shape[1] != turned.shape[2]:
             continue
-        for interleaved in (False, True):
+        for interleaved in (False,) if regrouped else (False, True):
             expected = rope(turned, rows, frequencies, interleaved, scale)
             expected = expected.transpose(1, 2) if swapped else expected
             if torch.allclose(result, expected, rtol=1e-9, atol=1e-9):
-                return swapped, interleaved, round(scale, 12)
+                return _Form(swapped, interleaved, round(scale, 12), regrouped)
     return None
 
 
