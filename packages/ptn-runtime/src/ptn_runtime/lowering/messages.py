@@ -9,10 +9,10 @@ from typing import Any, NoReturn
 from ptn_runtime.errors import InputError, LoweringError, PtnRuntimeError
 from ptn_runtime.lowering.plan import Assertion, CanonicalGraph, Step, describe
 from ptn_runtime.lowering.stages import NeedError
-from ptn_runtime.lowering.static import TensorSpec
+from ptn_runtime.lowering.static import TensorSpec, Value
 from ptn_runtime.shapes import DataDependentError
 
-__all__ = ["Messages"]
+__all__ = ["Messages", "condition_of"]
 
 
 class Messages:
@@ -56,7 +56,7 @@ class Messages:
                 shown, shape = self.inputs[name]
                 parts.append(f"input '{shown}' has size {shape[axis]} on axis {axis % len(shape)}")
         about = "; ".join([*parts, *self.found]) if parts else f"input shapes: {self.listed()}"
-        condition = step.message or _condition(step.op, values)
+        condition = condition_of(step, values)
         where = f" from {step.source}" if step.source else ""
         raise InputError(
             f"method '{self.method}': an assertion of the program{where} does not hold: {condition} ({about})"
@@ -68,9 +68,12 @@ class Messages:
         return f"{shapes}; from the data: {', '.join(self.found)}" if self.found else shapes
 
 
-def _condition(op: str, values: tuple[Any, ...]) -> str:
-    """A condition that has no text of its own."""
-    if not op.startswith("aten.sym_constrain_range"):
-        return f"{op}({', '.join(map(str, values))})"
-    value, low, high = (*values, None, None)[:3]
-    return f"{value} must lie in {'' if low is None else low}..{'' if high is None else high}"
+def condition_of(step: Assertion, values: tuple[Any, ...]) -> str:
+    """What an assertion of the program demands: the program's own text, or one made of the arguments' values."""
+    if step.message:
+        return step.message
+    value, *limits = (f"'{value.name}'" if isinstance(value, Value) else value for value in values)
+    if not limits:
+        return f"{value} must be true"
+    low, high = ("" if limit is None else limit for limit in (*limits, None)[:2])
+    return f"{value} must lie in {low}..{high}"

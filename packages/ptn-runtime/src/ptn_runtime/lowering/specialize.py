@@ -12,7 +12,7 @@ from ptn_runtime.errors import InputError, LoweringError
 from ptn_runtime.lowering.finish import finish
 from ptn_runtime.lowering.fold import Folded, Folder
 from ptn_runtime.lowering.frames import Frame, copied, hints, is_computed, live_values
-from ptn_runtime.lowering.messages import Messages
+from ptn_runtime.lowering.messages import Messages, condition_of
 from ptn_runtime.lowering.plan import (
     Assertion,
     Call,
@@ -473,7 +473,7 @@ class _Builder:
         args = tuple(_resolve(self.env, item) for item in step.args)
         if any(type(arg) is Value for arg in args):
             for condition in self._scalars.run_time_assertion(args):
-                self.emit("aten._assert_async.msg", self=condition, assert_msg=step.message)
+                self.emit("aten._assert_async.msg", self=condition, assert_msg=condition_of(step, args))
         elif not step.holds(*args):
             self.messages.raise_assertion(step, args)
 
