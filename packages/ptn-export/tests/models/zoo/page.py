@@ -47,7 +47,7 @@ def row(entry: Entry) -> Row:
         verdicts.append(f"{entry.tolerance:.0e}".replace("e-0", "e-") if reason is None else f"refused: {reason}")
     operations = f"{sum(method.operators.values())}, {len(method.operators)} different"
     link = f"[{entry.name}](#{re.sub(r'[^a-z0-9-]', '', entry.name.lower())})"
-    source = f"`{entry.source}`" if entry.source.startswith("transformers.") else entry.source
+    source = f"`{entry.source}`" if entry.source.startswith(("transformers.", "diffusers.")) else entry.source
     ranges = ", ".join("{} {}..{}".format(axis, *entry.range_of(axis)) for axis in entry.axes)
     cells = [link, source, ranges or "-", operations, fused or "-", *(text.replace("|", "\\|") for text in verdicts)]
     inputs = ", ".join(f"`{name}` {item}" for name, item in entry.tensors.items())

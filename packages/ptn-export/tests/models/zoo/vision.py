@@ -173,7 +173,7 @@ MAPS = (
     huggingface(
         "SegFormer",
         "SegformerForSemanticSegmentation",
-        varied(32, 8),
+        fixed(32),
         num_encoder_blocks=2,
         depths=[1, 1],
         hidden_sizes=[8, 16],
@@ -214,19 +214,6 @@ MAPS = (
         neck_hidden_sizes=[8, 16, 24, 32],
         fusion_hidden_size=16,
         head_hidden_size=8,
-    ),
-    huggingface(
-        "SAM-encoder",
-        "SamVisionModel",
-        fixed(64),
-        **WIDTH,
-        num_hidden_layers=2,
-        mlp_dim=48,
-        image_size=64,
-        patch_size=8,
-        window_size=3,
-        global_attn_indexes=[1],
-        output_channels=16,
     ),
 )
 IMAGES = (

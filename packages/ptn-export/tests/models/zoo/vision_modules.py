@@ -60,21 +60,19 @@ class Detector(nn.Module):
     def __init__(self, classes: int = 5, width: int = 8, bins: int = 8, count: int = 9) -> None:
         super().__init__()
         fine, coarse = 2 * width, 4 * width
+        self.outputs = (4 * bins, classes)
         self.stem = nn.Sequential(convolution(3, width, 3, 2), convolution(width, width, 3, 2))
         self.down = nn.Sequential(convolution(width, fine, 3, 2), Split(fine, fine, shortcut=True))
         self.deep = nn.Sequential(convolution(fine, coarse, 3, 2), PyramidPooling(coarse))
         self.upsample = nn.Upsample(scale_factor=2)
         self.top_down = Split(fine + coarse, fine, shortcut=False)
         self.shrink = convolution(fine, fine, 3, 2)
-        self.bottom_up = Split(fine + coarse, coarse, shortcut=False)
-        self.boxes = nn.ModuleList(self.head(n, width, 4 * bins) for n in (fine, coarse))
-        self.scores = nn.ModuleList(self.head(n, width, classes) for n in (fine, coarse))
+        self.bottom_up = convolution(fine + coarse, coarse, 1)
+        self.heads = nn.ModuleList(
+            nn.Sequential(convolution(n, fine), nn.Conv2d(fine, sum(self.outputs), 1)) for n in (fine, coarse)
+        )
         self.register_buffer("distances", torch.arange(bins, dtype=torch.float32), persistent=False)
         self.count = count
-
-    @staticmethod
-    def head(inputs: int, width: int, outputs: int) -> nn.Sequential:
-        return nn.Sequential(convolution(inputs, width), nn.Conv2d(width, outputs, 1))
 
     def features(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """The features of each scale."""
@@ -95,9 +93,10 @@ class Detector(nn.Module):
 
     def forward(self, images: Tensor) -> dict[str, Tensor]:
         boxes, scores = [], []
-        for i, features in enumerate(self.features(images)):
-            boxes.append(self.decode(self.boxes[i](features), self.STRIDES[i]))
-            scores.append(self.scores[i](features).flatten(2).transpose(1, 2).sigmoid())
+        for features, head, stride in zip(self.features(images), self.heads, self.STRIDES, strict=True):
+            edges, classes = head(features).split(self.outputs, 1)
+            boxes.append(self.decode(edges, stride))
+            scores.append(classes.flatten(2).transpose(1, 2).sigmoid())
         best, labels = torch.cat(scores, 1).max(-1)
         best, places = best.topk(self.count, dim=1)
         return {
