@@ -75,9 +75,9 @@ def specialize(
         env[slot] = value
         values.append(value)
     builder = _Builder([Frame(graph, env)], folder, Messages(graph, inputs, input_names, dynamic))
-    states = builder.bind(graph, env)
+    builder.inputs, builder.states = values, builder.bind(graph, env)
     builder.changed = {old: env[old] for old, _ in (*graph.state_updates, *graph.input_updates)}
-    return builder.build(values, states, keep)
+    return builder.build(keep)
 
 
 class _Builder:
@@ -87,6 +87,8 @@ class _Builder:
         frames: the graph, and the branches that were entered on the way.
         env: the values of the innermost frame by slot.
         nodes: the nodes so far.
+        inputs: the inputs of the graph that is made.
+        states: the states that it may read or write.
         changed: by slot, the states and inputs that the method changes. They stay what they are where their contents
             become a known number.
     """
@@ -97,22 +99,22 @@ class _Builder:
         self.folder = folder
         self.messages = messages
         self.nodes: list[StaticNode] = []
+        self.inputs: Sequence[Value] = ()
+        self.states: Sequence[Value] = ()
         self.changed: dict[int, Value] = {}
         self._step: Step | None = None
         self._scalars = Scalars(self.emit)
         self._from_weights: dict[int, Value] = {}  # by id; holding the values keeps ids from being used again
 
-    def build(
-        self, inputs: Sequence[Value], states: Sequence[Value], keep: Keep, path: tuple[Answer, ...] = ()
-    ) -> StaticGraph:
-        """The graph of the steps up to the next cut, or up to the end."""
+    def build(self, keep: Keep, path: tuple[Answer, ...] = ()) -> StaticGraph:
+        """The graph of the steps up to the next cut, or up to the end; `path` has the answers of the cuts so far."""
         try:
             self.run()
         except NeedError as need:
-            return self._stage(inputs, states, need, keep, path)
-        return self._finished(inputs, states, self._results_of(self.frames[0]))
+            return self._stage(need, keep, path)
+        return self._finished(self._results_of(self.frames[0]))
 
-    def build_nested(self, inputs: Sequence[Value]) -> StaticGraph:
+    def build_nested(self) -> StaticGraph:
         """The graph of a branch or body; its scalar results become tensors of no axes.
 
         Raises:
@@ -120,15 +122,15 @@ class _Builder:
         """
         self.bind(self.frames[0].graph, self.env)
         self.run()
-        return self._finished(inputs, (), [self._scalars.as_value(item) for item in self._results_of(self.frames[0])])
+        return self._finished([self._scalars.as_value(item) for item in self._results_of(self.frames[0])])
 
-    def _finished(self, inputs: Sequence[Value], states: Sequence[Value], results: Sequence[Any]) -> StaticGraph:
+    def _finished(self, results: Sequence[Any]) -> StaticGraph:
         graph, env, changed = self.frames[0].graph, self.frames[0].env, self.changed
         try:
             return finish(
                 graph.name,
-                inputs=tuple(inputs),
-                states=states,
+                inputs=tuple(self.inputs),
+                states=self.states,
                 nodes=self.nodes,
                 results=tuple(results),
                 state_updates=[(changed[old], env[new]) for old, new in graph.state_updates],
@@ -145,9 +147,7 @@ class _Builder:
 
     # Stages.
 
-    def _stage(
-        self, inputs: Sequence[Value], states: Sequence[Value], need: NeedError, keep: Keep, path: tuple[Answer, ...]
-    ) -> StaticGraph:
+    def _stage(self, need: NeedError, keep: Keep, path: tuple[Answer, ...]) -> StaticGraph:
         """The graph so far, which gives what is asked for and what the rest of the program reads."""
         step, number = need.step, need.number
         # A number becomes known, and its step is taken again; an operator's results become known, and it is over.
@@ -162,8 +162,8 @@ class _Builder:
         outputs = [value for value in wanted.values() if value.kind in (ValueKind.NODE, ValueKind.STATE)]
         graph = finish(
             self.messages.method,
-            inputs=tuple(inputs),
-            states=states,
+            inputs=tuple(self.inputs),
+            states=self.states,
             nodes=self.nodes,
             results=tuple(outputs),
             state_updates=(),
@@ -181,13 +181,13 @@ class _Builder:
 
         def resume(answer: Answer) -> StaticGraph:
             after = (*path, answer)
-            return keep(after, lambda: self._resumed(cut, need, start, answer).build_stage(keep, after))
+            return keep(after, lambda: self._resumed(cut, need, start, answer).build(keep, after))
 
         cut.resume = resume
         graph.cut = cut
         return graph
 
-    def _resumed(self, cut: Cut, need: NeedError, start: int, answer: Answer) -> _Resumed:
+    def _resumed(self, cut: Cut, need: NeedError, start: int, answer: Answer) -> _Builder:
         """A builder for what comes after a cut."""
         messages = self.messages.after(_fact(cut, answer))
         states: list[Value] = []
@@ -228,7 +228,7 @@ class _Builder:
                 value = Value(-1, name, spec.dtype, spec.shape, ValueKind.INPUT)
                 frames[-1].env[slot] = value
                 inputs.append(value)
-        builder = _Resumed(frames, self.folder, messages)
+        builder = _Builder(frames, self.folder, messages)
         builder._from_weights = {id(value): value for value in weights}
         builder.inputs, builder.states, builder.changed = inputs, states, changed
         return builder
@@ -619,29 +619,14 @@ class _Builder:
             else:
                 builder.env[slot] = operand
         try:
-            return builder.build_nested(inputs)
+            builder.inputs = inputs
+            return builder.build_nested()
         except NeedError as need:
             operand = given.get(id(need.number))
             if operand is None:
                 raise
             assert self._step is not None
             raise NeedError(self._step, str(need), number=operand) from need
-
-
-class _Resumed(_Builder):
-    """A builder that starts after a cut.
-
-    Attributes:
-        inputs: the inputs of its stage.
-        states: the states that it may read or write.
-    """
-
-    inputs: Sequence[Value]
-    states: Sequence[Value]
-
-    def build_stage(self, keep: Keep, path: tuple[Answer, ...]) -> StaticGraph:
-        """The graph up to the next cut, or up to the end."""
-        return self.build(self.inputs, self.states, keep, path)
 
 
 class _MismatchError(LoweringError):
