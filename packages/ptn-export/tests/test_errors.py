@@ -7,6 +7,7 @@ import pytest
 import torch
 from ptn_export import ExportError, ExportWarning, to_native
 from torch import nn
+from torch.nn import functional as F
 from torch.nn.attention.flex_attention import flex_attention
 
 
@@ -230,3 +231,15 @@ def test_eval_mode_is_silent():
     to_native(export(model, torch.randn(2, 1, 4, 4)))  # a warning would be an error
     to_native(export(nn.TransformerEncoderLayer(4, 2, 8, dropout=0.5).eval(), torch.randn(2, 3, 4)))
     to_native(export(nn.LSTM(2, 3, num_layers=2, dropout=0.5).eval(), torch.randn(2, 3, 2)))
+
+
+def test_norms_without_running_statistics_have_no_training_mode():
+    class Standardised(nn.Conv2d):
+        """BiT's convolution: each filter has mean 0 and variance 1."""
+
+        def forward(self, x):
+            weight = F.batch_norm(self.weight.flatten(1)[None], None, None, training=True)
+            return F.conv2d(x, weight.view_as(self.weight), self.bias)
+
+    layers = (Standardised(1, 2, 3), nn.InstanceNorm2d(2), nn.BatchNorm2d(2, track_running_stats=False))
+    to_native(export(nn.Sequential(*layers).eval(), torch.randn(2, 1, 6, 6)))  # a warning would be an error

@@ -17,7 +17,13 @@ __all__ = ["leftovers"]
 
 _aten = torch.ops.aten
 _DROPOUT = ("dropout", "alpha_dropout", "feature_dropout", "native_dropout", "feature_alpha_dropout")
-_BATCH_NORM = ("batch_norm", "native_batch_norm", "_native_batch_norm_legit", "_native_batch_norm_legit_functional")
+_NORMS = (
+    "batch_norm",
+    "native_batch_norm",
+    "_native_batch_norm_legit",
+    "_native_batch_norm_legit_functional",
+    "instance_norm",
+)
 
 
 def leftovers(program: ExportedProgram) -> list[str]:
@@ -77,10 +83,8 @@ def _in_training(node: fx.Node) -> bool:
     name = node.target._schema.name.removeprefix("aten::").removesuffix("_")  # type: ignore[union-attr]
     if name in _DROPOUT:
         return _argument(node, "train") is not False
-    if name in _BATCH_NORM:
-        return _argument(node, "training") is True or _argument(node, "train") is True
-    if name == "instance_norm":  # without running statistics it reads the input's in either mode
-        return _argument(node, "use_input_stats") is True and _argument(node, "running_mean") is not None
+    if name in _NORMS and _argument(node, "running_mean") is not None:  # without them the input's count in either mode
+        return any(_argument(node, flag) is True for flag in ("training", "train", "use_input_stats"))
     return False
 
 
