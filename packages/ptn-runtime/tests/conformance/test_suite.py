@@ -60,11 +60,16 @@ class Suite:
         """Runs what `select` (as of `pytest -k`) leaves of a module of the suite."""
         xml, report = self.folder / "junit.xml", self.folder / "report.json"
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", os.devnull]
+        command += ["-p", "ptn_runtime._pytest_plugin"]  # alone: importing others takes longer than the tests
         command += ["--rootdir", str(self.folder), "--pyargs", f"ptn_runtime.conformance.{module}", "-k", select]
         command += ["--ptn-engine", engine, "--ptn-report", str(report), f"--junitxml={xml}", *options]
         path = os.pathsep.join([str(self.folder), str(BROKEN), os.environ.get("PYTHONPATH", "")])
         done = subprocess.run(
-            command, cwd=self.folder, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True
+            command,
+            cwd=self.folder,
+            env={**os.environ, "PYTHONPATH": path, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+            capture_output=True,
+            text=True,
         )
         run = Run(done.returncode, done.stdout + done.stderr)
         if xml.exists():
