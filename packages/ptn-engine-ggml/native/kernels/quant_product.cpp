@@ -240,10 +240,24 @@ class PackedMatrix {
     } else if (bits_ == 4 && first % 2 == 0 && group_ % 2 == 0) {
       read_pairs(bytes_ + first / 2, levels);
     } else {
-      for (std::int64_t i = 0; i < group_; ++i) {
-        levels[i] = static_cast<float>(bits_at(bytes_, packed_.numel(), first + i, bits_)) + low_;
+      read_stream(first, levels);
+    }
+  }
+
+  // Any number of bits. Eight elements are as many whole bytes as each has bits.
+  void read_stream(std::int64_t first, float* levels) const {
+    constexpr std::int64_t kWord = sizeof(std::uint64_t);
+    const std::int64_t nbytes = packed_.numel();
+    const std::uint64_t mask = (std::uint64_t{1} << bits_) - 1;
+    std::int64_t i = 0;
+    if (first * bits_ % 8 == 0) {
+      for (; i + 8 <= group_ && (first + i) * bits_ / 8 + kWord <= nbytes; i += 8) {
+        const auto word = load_as<std::uint64_t>(bytes_ + (first + i) * bits_ / 8);
+        for (int j = 0; j < 8; ++j)
+          levels[i + j] = static_cast<float>(static_cast<int>(word >> (j * bits_) & mask)) + low_;
       }
     }
+    for (; i < group_; ++i) levels[i] = static_cast<float>(bits_at(bytes_, nbytes, first + i, bits_)) + low_;
   }
 
   template <typename T>

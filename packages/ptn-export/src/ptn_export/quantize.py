@@ -12,6 +12,7 @@ Needs the `torchao` package: `pip install 'ptn-export[torchao]'`.
 from __future__ import annotations
 
 import copy
+import logging
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -131,14 +132,19 @@ def _with_group(scheme: _Scheme, group: int) -> _Scheme:
 
 
 def _torchao() -> Any:
+    silenced = logging.root.manager.disable
     try:
-        with warnings.catch_warnings(action="ignore"):  # torchao's own, about its optional parts
+        # What it says while it is imported is about optional parts that nothing here needs.
+        logging.disable(logging.WARNING)
+        with warnings.catch_warnings(action="ignore"):
             import torchao.quantization
     except ImportError as error:
         raise ImportError(
             f"models are quantised with torchao, which cannot be imported ({error}). "
             "Install it: pip install 'ptn-export[torchao]'"
         ) from error
+    finally:
+        logging.disable(silenced)
     return torchao.quantization
 
 

@@ -24,7 +24,7 @@ class Network(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         torch.manual_seed(2)
-        self.embedding = nn.Embedding(40, 64)
+        self.embedding = nn.Embedding(40, 64, padding_idx=0)
         self.up = nn.Linear(64, 96)
         self.norm = nn.LayerNorm(96)
         self.down = nn.Linear(96, 64, bias=False)

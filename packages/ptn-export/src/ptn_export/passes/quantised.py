@@ -63,6 +63,12 @@ def run(module: fx.GraphModule, context: Context, problems: Problems) -> None:
             _refuse_opaque(name, node, problems)
 
 
+def _derived(context: Context, data: torch.Tensor, source: fx.Node) -> fx.Node:
+    """A constant that was made from another one."""
+    key = context.key(source)
+    return context.add_constant(data.cpu(), key, (key,))
+
+
 # Linear layers
 
 
@@ -103,7 +109,7 @@ def _scaled_product(node: fx.Node, context: Context) -> None:
     if factors.numel() not in (1, rows) or dtype_of(x) is not dtype_of(node):
         return
     if factors.numel() != rows:
-        scale = context.add_constant(factors.detach().reshape(1, 1).expand(rows, 1), context.key(scale))
+        scale = _derived(context, factors.detach().reshape(1, 1).expand(rows, 1), scale)
     weight = _dequantize(node, source, [1, columns], scale, None, (-128, 127), dtype_of(x))
     _linear(node, x, weight)
 
@@ -146,13 +152,12 @@ def _int4_product(node: fx.Node, context: Context, problems: Problems) -> None:
     if not torch.isfinite(zero_point).all():
         problems.add(str(node.target), "a group of its weight has the scale 0 and another value than 0", _WAY_OUT, node)
         return
-    name = context.key(packed)
     weight = _dequantize(
         node,
-        context.add_constant(integers, name),
+        _derived(context, integers, packed),
         [1, group],
-        context.add_constant(scale, context.key(parameters)),
-        context.add_constant(zero_point, context.key(parameters)),
+        _derived(context, scale, parameters),
+        _derived(context, zero_point, parameters),
         (-8, 7),
         torch.float32,
     )
@@ -233,7 +238,7 @@ def _last_axis(node: fx.Node, context: Context) -> None:
         return
     order = [i for i in range(len(block)) if i != axis] + [axis]
     moved = [
-        context.add_constant(part.detach().permute(order).cpu(), context.key(place))
+        _derived(context, part.detach().permute(order), place)
         for part, place in zip(data, parts, strict=True)
         if part is not None
     ]
