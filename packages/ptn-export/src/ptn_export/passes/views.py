@@ -13,8 +13,20 @@ from typing import Any
 import torch
 from torch import fx
 
-from ptn_export.dims import SCALAR_TYPES
-from ptn_export.passes._graph import Context, dtype_of, has_value_type, insert_like, is_call, operand, replace, shape_of
+from ptn_export.dims import SCALAR_TYPES, same_size
+from ptn_export.passes._graph import (
+    Context,
+    dtype_of,
+    has_value_type,
+    insert_like,
+    is_call,
+    operand,
+    place,
+    replace,
+    shape_of,
+    sizes_of,
+    tensor_of,
+)
 
 __all__ = ["run"]
 
@@ -63,15 +75,27 @@ def _shorter(node: fx.Node) -> fx.Node | None:
 
 
 def _same_order(node: fx.Node) -> fx.Node | None:
-    source = operand(node, 0)
-    while is_call(source, *_IN_ORDER):
+    inner = source = operand(node, 0)
+    while is_call(source, *_IN_ORDER) or _keeps_order(source):
         source = operand(source, 0)
         if has_value_type(source, node):
             return source if isinstance(source, fx.Node) else None
-    inner = operand(node, 0)
-    if is_call(node, *_RESHAPES) and is_call(inner, *_IN_ORDER) and isinstance(source, fx.Node):
+    if is_call(node, *_RESHAPES) and source is not inner and isinstance(source, fx.Node):
         return insert_like(node, _aten.view.default, source, operand(node, 1))
     return None
+
+
+def _keeps_order(node: Any) -> bool:
+    """Whether the node is a permutation that moves only axes of size 1."""
+    if not is_call(node, _aten.permute.default):
+        return False
+    shape = shape_of(node)
+    order = [axis % len(shape) for axis, size in zip(operand(node, 1), shape, strict=True) if not _is_one(size)]
+    return order == sorted(order)
+
+
+def _is_one(size: Any) -> bool:
+    return isinstance(size, int) and size == 1
 
 
 def _permuted(node: fx.Node) -> fx.Node | None:
@@ -80,6 +104,10 @@ def _permuted(node: fx.Node) -> fx.Node | None:
     source: Any = operand(node, 0)
     if order == list(range(rank)):
         return source if isinstance(source, fx.Node) else None
+    if is_call(source, *_IN_ORDER) and all(is_call(user, *_RESHAPES) for user in node.users):
+        shorter = _before_new_axes(node, source, order)
+        if shorter is not None:
+            return shorter
     if not is_call(source, _aten.permute.default):
         return None
     first = [axis % rank for axis in operand(source, 1)]
@@ -88,6 +116,31 @@ def _permuted(node: fx.Node) -> fx.Node | None:
     if both == list(range(rank)):
         return origin if isinstance(origin, fx.Node) else None
     return insert_like(node, _aten.permute.default, origin, both)
+
+
+def _before_new_axes(node: fx.Node, view: fx.Node, order: list[int]) -> fx.Node | None:
+    """The permutation of what gets axes of size 1 from `view`, and then these axes, where a reshape takes them in."""
+    origin = operand(view, 0)
+    value = tensor_of(origin)
+    old = _old_axes(view, origin)
+    if value is None or not isinstance(origin, fx.Node) or old is None:
+        return None
+    rest = [old[axis] for axis in order if axis in old]
+    permuted = place(node, value.permute(rest), _aten.permute.default, origin, rest)
+    known = iter(sizes_of(permuted, node))
+    return insert_like(node, _aten.view.default, permuted, [next(known) if axis in old else 1 for axis in order])
+
+
+def _old_axes(view: fx.Node, origin: Any) -> dict[int, int] | None:
+    """By axis of `view` that is no new one, the axis of `origin`; None if it does more than to add axes of size 1."""
+    before, after = shape_of(origin), shape_of(view)
+    old: dict[int, int] = {}
+    for axis, size in enumerate(after):
+        if len(old) < len(before) and same_size(size, before[len(old)]):
+            old[axis] = len(old)
+        elif not _is_one(size):
+            return None
+    return old if len(old) == len(before) < len(after) else None
 
 
 def _cast_back(node: fx.Node, origin: Any, between: Any) -> fx.Node | None:
