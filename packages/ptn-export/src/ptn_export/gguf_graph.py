@@ -39,6 +39,7 @@ def gguf_weights(
         By placeholder, what the file says of the blocks.
     """
     found: dict[str, TensorMeta] = {}
+    refused: set[fx.Node] = set()
     for node in list(module.graph.nodes):
         data = constants.get(node.name) if node.op == "placeholder" else None
         readers = list(node.users)
@@ -46,7 +47,18 @@ def gguf_weights(
             continue
         types = {str(user.args[1]) for user in readers}
         kind = _known(types.pop()) if len(types) == 1 else None
-        if kind is None or data.dtype is not torch.uint8 or data.dim() != 2 or data.shape[1] % kind.nbytes:
+        if kind is None or data.dtype is not torch.uint8 or data.dim() != 2:
+            continue
+        if data.shape[1] % kind.nbytes:
+            problems.add(
+                "GGUF weight",
+                f"a row has {data.shape[1]} bytes, which is no multiple of the {kind.nbytes} bytes of a {kind.name} "
+                "block",
+                "read the file anew; a matrix whose rows are not whole blocks cannot be quantised to this type",
+                readers[0],
+                place=f"'{node.name}'",
+            )
+            refused.update(readers)
             continue
         sizes = (data.shape[0], data.shape[1] // kind.nbytes * kind.elements)
         for reader in readers:
@@ -55,7 +67,7 @@ def gguf_weights(
         found[node.name] = TensorMeta(ScalarType.BYTE, tuple(Dim(size, size) for size in sizes), quant=codec)
     for body in module.modules():
         for node in body.graph.nodes if isinstance(body, fx.GraphModule) else ():
-            if node.op == "call_function" and str(node.target) == "ptn.dequantize_gguf.default":
+            if node.op == "call_function" and str(node.target) == "ptn.dequantize_gguf.default" and node not in refused:
                 problems.add(
                     "GGUF weight",
                     "its blocks are read where a package cannot name their codec: in a branch or a loop, or together "

@@ -300,6 +300,21 @@ def test_rows_that_are_not_whole_blocks_are_refused(path: Path) -> None:
         read_gguf(patched(path, "up.weight", 50))
 
 
+def test_blocks_in_a_graph_that_are_not_whole_are_refused() -> None:
+    class Broken(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("weight", torch.zeros(6, 145, dtype=torch.uint8))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return F.linear(x, torch.ops.ptn.dequantize_gguf(self.weight, "q4_k", torch.float32))
+
+    exported = torch.export.export(Broken(), (torch.randn(2, 256),))
+    message = r"1 problem[\s\S]*a row has 145 bytes, which is no multiple of the 144 bytes of a q4_k block[\s\S]*weight"
+    with pytest.raises(ExportError, match=message):
+        to_native(exported)
+
+
 def test_damaged_files_are_refused(path: Path, tmp_path: Path) -> None:
     data = path.read_bytes()
     broken = tmp_path / "broken.gguf"
