@@ -15,14 +15,16 @@ from importlib import metadata
 from pathlib import Path
 
 import torch
-from _repository import ROOT
+from _repository import PACKAGES, ROOT
 from interop.beyond_models import beyond_cases
-from interop.check import BeyondRow, Row, check_beyond, check_shared
+from interop.check import BeyondRow, Row, check_beyond, check_golden, check_shared
 from interop.differences import MERGED, READER, RULES
 from interop.page import filled, tables
+from interop.self_test import blind_spots
 from interop.shared_models import shared_cases
 from interop.upstream import VERSION
 
+GOLDEN = PACKAGES / "ptn-runtime" / "src" / "ptn_runtime" / "conformance" / "data" / "golden"
 PAGE = ROOT / "docs" / "compatibility.md"
 
 
@@ -43,6 +45,14 @@ def checked(pattern: str) -> tuple[list[Row], list[BeyondRow]]:
                 beyond.append(check_beyond(item, folder))
                 report(beyond[-1], start)
     return shared, beyond
+
+
+def golden_problems() -> list[str]:
+    """What both readers see differently in the packages that every engine is tested with."""
+    paths = sorted(GOLDEN.glob("*/model.ptn"))
+    problems = [f"{path.parent.name}: {text}" for path in paths for text in check_golden(path)]
+    print(f"{'FAILED' if problems else 'ok':6} {len(paths)} packages of upstream's, read by both readers", flush=True)
+    return problems
 
 
 def report(row: Row | BeyondRow, start: float) -> None:
@@ -70,10 +80,13 @@ def main() -> int:
         return 2
     warnings.simplefilter("ignore")  # PyTorch's and executorch's own
     torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as name:
+        problems = blind_spots(Path(name))
     shared, beyond = checked(options.model)
     rows: list[Row | BeyondRow] = [*shared, *beyond]
     failed = [row.name for row in rows if row.problems]
-    problems = [] if options.model else unused(shared, beyond)
+    if not options.model:
+        problems += unused(shared, beyond) + golden_problems()
     if not options.model and not failed:
         page = PAGE.read_text(encoding="utf-8")
         text = filled(page, tables(shared, beyond))

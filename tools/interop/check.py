@@ -21,7 +21,7 @@ from interop.beyond_models import Beyond
 from interop.case import Case
 from interop.differences import READER, Rule, UnexplainedError, explain
 
-__all__ = ["BeyondRow", "Row", "check_beyond", "check_shared"]
+__all__ = ["BeyondRow", "Row", "check_beyond", "check_golden", "check_shared"]
 
 
 @dataclass
@@ -118,6 +118,11 @@ def check_beyond(beyond: Beyond, folder: Path) -> BeyondRow:
     problems, row.reader = _readers_differ(ours, READER.get(case.name, ""))
     row.problems += problems
     return row
+
+
+def check_golden(path: Path) -> list[str]:
+    """Reads a package that upstream's exporter or serialiser wrote with both readers; gives what differs."""
+    return _readers_differ(path, "")[0]
 
 
 def _same_interface(theirs: Path, ours: Path) -> bool:

@@ -56,7 +56,7 @@ RULES = (
     ),
     Rule(
         "int8 weights stay weights",
-        {"aten.mm.default": 1, "aten.mul.Tensor": 1},
+        {"aten._to_copy.default": 1, "aten.mm.default": 1, "aten.mul.Tensor": 1},
         {"torchao.dequantize_affine.default": 1, "aten.linear.default": 1},
         "Upstream writes TorchAO's own product, which converts the integers to float, multiplies, and scales the "
         "result. We write `linear` with a weight read by `dequantize_affine`, as for every other number of bits, so "
