@@ -32,8 +32,8 @@ __all__ = ["Rows", "Tables"]
 
 _aten = torch.ops.aten
 _FEWEST_ROWS = 4
-_ROUNDING = {torch.float32: 2e-6, torch.float64: 1e-11}
-"""How far a table may be from what its frequencies give, for a scale of 1."""
+_ROUNDING = 2e-6
+"""How far a table may be from what its frequencies give, for a scale of 1. Like the operator's angles it is float32."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,10 +154,9 @@ class Tables:
         order = _order(waves.frequencies, width // 2)
         if order is None:
             return None
-        dtype = self._data[rows[0].table].dtype
-        data = torch.zeros(width // 2, dtype=torch.float64)
-        data[order] = waves.frequencies
-        return self._context.add_constant(data.to(dtype), f"{rows[0].key}.frequencies", [item.key for item in rows])
+        data = torch.zeros(width // 2)
+        data[order] = waves.frequencies.float()
+        return self._context.add_constant(data, f"{rows[0].key}.frequencies", [item.key for item in rows])
 
     def stand_ins(
         self, rows: Sequence[Rows], positions: torch.Tensor, frequencies: torch.Tensor
@@ -202,7 +201,7 @@ def _sum(start: fx.Node | int, length: fx.Node | int, before: fx.Node) -> fx.Nod
 
 def _may_be_table(data: torch.Tensor) -> bool:
     """Whether row 0 has but zeros and one positive number, and row 1 is not empty."""
-    if data.dtype not in _ROUNDING or data.dim() < 2 or data.shape[0] < _FEWEST_ROWS or not data[0].numel():
+    if data.dtype is not torch.float32 or data.dim() < 2 or data.shape[0] < _FEWEST_ROWS or not data[0].numel():
         return False
     first = data[0].detach()
     largest = first.max()
@@ -211,9 +210,8 @@ def _may_be_table(data: torch.Tensor) -> bool:
 
 def _waves(tables: list[torch.Tensor]) -> _Waves | None:
     """Reads frequencies off tables; None if they are not made of them."""
-    if len({(table.dtype, table.shape[0]) for table in tables}) != 1:
+    if len({table.shape[0] for table in tables}) != 1:
         return None
-    dtype = tables[0].dtype
     columns = torch.cat([table.detach().flatten(1) for table in tables], 1).double()
     is_cosine = columns[0] != 0
     if not is_cosine.any() or 2 * int(is_cosine.sum()) != len(is_cosine):
@@ -224,10 +222,10 @@ def _waves(tables: list[torch.Tensor]) -> _Waves | None:
     steps = (turns[1:] * turns[:-1].conj()).angle().cumsum(0)
     # Least squares through the origin.
     frequencies = (positions[1:, None] * steps).sum(0) / (positions[1:] ** 2).sum()
-    candidates = torch.stack(_neighbours(frequencies.to(dtype)))
+    candidates = torch.stack(_neighbours(frequencies.float()))
     errors = torch.stack([_error(positions, candidate, turns) for candidate in candidates])
     smallest, best = errors.min(0)
-    if not bool((smallest <= _ROUNDING[dtype]).all()):
+    if not bool((smallest <= _ROUNDING).all()):
         return None
     return _Waves(is_cosine, scale, candidates.gather(0, best[None])[0].double())
 
@@ -240,7 +238,7 @@ def _error(positions: torch.Tensor, frequencies: torch.Tensor, turns: torch.Tens
 
 def _angles(positions: torch.Tensor, frequencies: torch.Tensor) -> torch.Tensor:
     """Angles as the operator computes them."""
-    return (positions.to(frequencies.dtype)[:, None] * frequencies).double()
+    return (positions.float()[:, None] * frequencies).double()
 
 
 def _neighbours(frequencies: torch.Tensor) -> list[torch.Tensor]:

@@ -193,7 +193,7 @@ def _candidate(root: fx.Node, x: fx.Node, tables: Tables) -> _Rotary | None:
         elif value.dim() == 1 and not _is_cast_of_integers(node):
             frequencies.add(node)
             continue
-        elif inside and value.dtype is not torch.float32:
+        elif (inside and value.dtype is not torch.float32) or (not inside and _is_narrower(value, root)):
             return None
         if not is_call(node, *_INSIDE):
             return None
@@ -208,6 +208,13 @@ def _candidate(root: fx.Node, x: fx.Node, tables: Tables) -> _Rotary | None:
     if rows or len(positions) != 1 or len(frequencies) != 1 or waves != _WAVES:
         return None
     return _Rotary(root, x, positions.pop(), frequencies.pop())
+
+
+def _is_narrower(value: torch.Tensor, root: fx.Node) -> bool:
+    """Whether a value between `x` and `root` has lost digits that they have."""
+    result = tensor_of(root)
+    assert result is not None
+    return value.dtype != result.dtype and value.dtype.itemsize <= result.dtype.itemsize
 
 
 def _is_cast_of_integers(node: fx.Node) -> bool:
