@@ -84,5 +84,8 @@ def check(case: Case, found: tuple[Array, ...]) -> None:
     tensors = [raw] if isinstance(raw, torch.Tensor) else list(raw)
     if case.op in DECLARED:
         tensors = [tensor.to(dtype) for tensor, dtype in zip(tensors, DECLARED[case.op], strict=True)]
-    problems = differences(case, found, [to_numpy(tensor) for tensor in tensors])
+    want = [to_numpy(tensor) for tensor in tensors]
+    problems = differences(case, found, want)
+    if case.expected is not None:  # engines are held to the literal results, so those must be PyTorch's too
+        problems += [f"the case's literal {problem}" for problem in differences(case, case.expected, want)]
     assert not problems, "\n".join(problems)
