@@ -17,7 +17,10 @@ from ptn_runtime import doctor
 from ptn_runtime.cli import main
 from ptn_runtime.cli.check import grouped
 from ptn_runtime.cli.common import format_bytes, format_seconds, parse_options, table
+from ptn_runtime.engine import EngineSpec
 from ptn_runtime.errors import InputError, Refusal, UnsupportedNode
+from ptn_runtime.reference.engine import ReferenceEngine
+from ptn_runtime.registry import EngineRow, Registry
 
 GOLDEN = Path(ptn_runtime.__file__).parent / "conformance" / "data" / "golden"
 MLP = str(GOLDEN / "mlp_dyn" / "model.ptn")
@@ -378,6 +381,51 @@ def test_broken_engines_are_shown_with_the_reason(ptn: Any, tmp_path: Path, monk
     code, out, _ = ptn("check", MLP)
     assert code == 0
     assert "bad is not available:" in out
+
+
+@pytest.mark.parametrize("method", ["devices", "unavailable"])
+def test_engines_that_fail_when_asked_are_rows_too(
+    ptn: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    from ptn_runtime import registry as registry_module
+
+    class Failing(ReferenceEngine):
+        name = "failing"
+
+        def devices(self) -> Any:
+            return () if method == "unavailable" else fail()
+
+        def unavailable(self) -> Any:
+            return fail()
+
+        def options(self) -> Any:
+            return fail()
+
+    def fail() -> Any:
+        raise OSError("the driver is upset")
+
+    class Two(Registry):
+        def rows(self) -> Any:
+            return (EngineRow("reference", "ptn-runtime", "1", "m:S"), EngineRow("failing", "ptn-failing", "1", "m:S"))
+
+        def spec(self, name: str) -> Any:
+            return EngineSpec(name, (1, 0), "m:f", "")
+
+        def engine(self, name: str) -> Any:
+            return Failing() if name == "failing" else ReferenceEngine()
+
+    two = Two()
+    monkeypatch.setattr(registry_module, "registry", lambda: two)
+    monkeypatch.setattr(doctor, "registry", lambda: two)
+    code, out, _ = ptn("engines", "--options")
+    assert code == 1
+    assert "numpy on the host's processor" in out
+    assert "failing: engine 'failing' failed when it was asked for" in out
+    assert "OSError: the driver is upset. This is a fault of the engine." in out
+    assert "options of failing: engine 'failing' failed when it was asked for its options" in out
+    code, out, _ = ptn("doctor")
+    assert code == 1
+    assert "problems:\n  - engine 'failing' failed when it was asked for" in out
 
 
 def _dist_info() -> Path:

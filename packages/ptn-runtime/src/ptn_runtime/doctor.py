@@ -11,6 +11,7 @@ from pathlib import Path
 
 from ptn_runtime.errors import EngineError
 from ptn_runtime.registry import DISABLE_VARIABLE, registry
+from ptn_runtime.survey import asked, devices_of
 
 __all__ = ["Report", "examine"]
 
@@ -193,15 +194,14 @@ def _engines(report: Report) -> Rows:
             continue
         try:
             engine = found.engine(row.name)
+            there = devices_of(engine)
+            absence = None if there else asked(engine, "the reason why it has no device", engine.unavailable)
         except EngineError as error:
             rows.append((label, "broken, see problems"))
             report.problems.append(str(error))
             continue
-        there = engine.devices()
         devices += [device.id for device in there]
-        rows.append(
-            (label, ", ".join(f"{d.id}: {d.description}" for d in there) or engine.unavailable() or "no device")
-        )
+        rows.append((label, ", ".join(f"{d.id}: {d.description}" for d in there) or absence or "no device"))
     _hint(report, [row.name for row in found.rows()], devices)
     return rows
 

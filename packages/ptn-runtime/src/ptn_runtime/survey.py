@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ptn_runtime.engine import Device, Engine, ask, initial_graphs, refused_nodes, unsupported
 from ptn_runtime.errors import (
@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from ptn_runtime.lowering.static import StaticGraph, StaticNode
     from ptn_runtime.registry import Registry
 
-__all__ = ["Answer", "Picked", "Survey", "with_engines"]
+__all__ = ["Answer", "Picked", "Survey", "asked", "devices_of", "with_engines"]
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +172,7 @@ class Survey:
 
     def _pick_named(self, engine: Engine, device: str | None, options: Mapping[str, Any]) -> Picked:
         check_options(engine, options)
-        devices = _devices(engine)
+        devices = devices_of(engine)
         wanted = match_device(engine.name, devices, device, engine.unavailable() if not devices else None)
         refused: list[Refusal] = []
         for item in [wanted] if device is not None else devices:
@@ -205,7 +207,7 @@ class Survey:
 
     def _matching(self, engine: Engine, device: str | None, refused: list[Refusal]) -> list[Device]:
         try:
-            devices = _devices(engine)
+            devices = devices_of(engine)
             if device is None and devices:
                 return list(devices)
             return [match_device(engine.name, devices, device, engine.unavailable() if not devices else None)]
@@ -218,7 +220,7 @@ class Survey:
         for group in self._by_priority([]):
             for engine, _ in group:
                 with contextlib.suppress(EngineError):  # only a list for a message
-                    found += [f"{item.id} ({engine.name})" for item in _devices(engine)]
+                    found += [f"{item.id} ({engine.name})" for item in devices_of(engine)]
         return f"no installed engine has a device '{device}'. Devices: {', '.join(found) or 'none'}."
 
 
@@ -231,7 +233,7 @@ def with_engines(
         try:
             other = registry.engine(name)
             if other is not engine and other.name != engine.name:
-                others.append((other, _devices(other)))
+                others.append((other, devices_of(other)))
         except EngineError:
             continue  # its reason is shown where engines are listed
     return tuple(
@@ -249,14 +251,24 @@ def _engine_nodes(graphs: Sequence[StaticGraph]) -> Iterator[StaticNode]:
         yield from new
 
 
-def _devices(engine: Engine) -> tuple[Device, ...]:
+def devices_of(engine: Engine) -> tuple[Device, ...]:
+    """What `engine.devices()` gives; an `EngineError` where it fails."""
+    return asked(engine, "its devices", lambda: tuple(engine.devices()))
+
+
+def asked(engine: Engine, what: str, question: Callable[[], _T]) -> _T:
+    """The answer of a plugin's own code.
+
+    Raises:
+        EngineError: the code failed, with what it was asked for; the cause is kept.
+    """
     try:
-        return tuple(engine.devices())
+        return question()
     except EngineError:
         raise
-    except Exception as error:  # the plugin's own code
+    except Exception as error:
         raise EngineError(
-            f"engine '{engine.name}' failed when it was asked for its devices: {type(error).__name__}: {error}. "
+            f"engine '{engine.name}' failed when it was asked for {what}: {type(error).__name__}: {error}. "
             "This is a fault of the engine."
         ) from error
 

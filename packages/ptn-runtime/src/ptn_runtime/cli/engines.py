@@ -50,16 +50,19 @@ def _engine_rows(registry: Registry, row: EngineRow, broken: list[str]) -> list[
             broken.append(f"\n{row.name}: {row.problem}")
             return [(row.name, package, "-", "-", "BROKEN, see below")]
         return [(row.name, package, "-", "-", row.problem)]
+    from ptn_runtime.survey import asked, devices_of
+
     api = "-"
     try:
         api = ".".join(map(str, registry.spec(row.name).api_version))
         engine = registry.engine(row.name)
+        devices = devices_of(engine)
+        absence = "" if devices else asked(engine, "the reason why it has no device", engine.unavailable)
     except EngineError as error:
         broken.append(f"\n{row.name}: {error}")
         return [(row.name, package, api, "-", "BROKEN, see below")]
-    devices = engine.devices()
     if not devices:
-        return [(row.name, package, api, "none", engine.unavailable() or "no device was found")]
+        return [(row.name, package, api, "none", absence or "no device was found")]
     lines: list[tuple[str, ...]] = []
     for i, device in enumerate(devices):
         memory = f", {format_bytes(device.memory_bytes)}" if device.memory_bytes else ""
@@ -69,10 +72,16 @@ def _engine_rows(registry: Registry, row: EngineRow, broken: list[str]) -> list[
 
 
 def _options(registry: Registry, row: EngineRow) -> list[str]:
+    from ptn_runtime.survey import asked
+
     try:
-        options = registry.engine(row.name).options()
+        engine = registry.engine(row.name)
     except EngineError:
         return []  # listed as broken already
+    try:
+        options = asked(engine, "its options", engine.options)
+    except EngineError as error:
+        return [f"\noptions of {row.name}: {error}"]
     if not options:
         return [f"\noptions of {row.name}: none"]
     return [f"\noptions of {row.name}:", table(options.items())]
