@@ -8,7 +8,6 @@ import pytest
 import torch
 from ptn_export import to_native
 
-CONTEXT = 48
 PROMPT = [5, 6, 7, 8, 9]
 COUNT = 12
 
@@ -19,31 +18,18 @@ def decoder():
 
     torch.manual_seed(0)
     model = language.decoder("Llama", use_cache=True)
-    model.generation_config.update(
-        use_cache=True,
-        cache_implementation="static",
-        cache_config={"batch_size": 1, "max_cache_len": CONTEXT},
-        eos_token_id=None,  # never stops early
-    )
+    model.generation_config.eos_token_id = None  # never stops early
     return entry.randomise(model.eval().requires_grad_(False))
 
 
 @pytest.fixture(scope="module")
 def native(decoder):
-    from transformers.integrations.executorch import TorchExportableModuleWithStaticCache
+    from zoo import cache
 
+    scope = {"torch": torch, "model": decoder}
     with warnings.catch_warnings(action="ignore"):  # of the library, about itself
-        module = TorchExportableModuleWithStaticCache(decoder)
-        length = torch.export.Dim("length", min=1, max=CONTEXT)
-        prompt = {"input_ids": torch.tensor([PROMPT]), "cache_position": torch.arange(len(PROMPT))}
-        token = {"input_ids": torch.tensor([[0]]), "cache_position": torch.tensor([len(PROMPT)])}
-        dynamic = {"input_ids": {1: length}, "cache_position": {0: length}}
-        return to_native(
-            {
-                "prefill": torch.export.export(module, (), prompt, dynamic_shapes=dynamic),
-                "decode": torch.export.export(module, (), token),
-            }
-        )
+        exec(cache.CODE, scope)
+    return to_native(scope["methods"])
 
 
 def generate(model, prompt):

@@ -19,6 +19,20 @@ SIZES = {
     "max_position_embeddings": 64,
 }
 DECODER = {**SIZES, "num_key_value_heads": 2, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+LATENT = {  # keys and values of few channels, experts in groups
+    "num_key_value_heads": 4,
+    "kv_lora_rank": 8,
+    "q_lora_rank": 8,
+    "qk_nope_head_dim": 8,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 8,
+    "n_routed_experts": 4,
+    "num_experts_per_tok": 2,
+    "n_group": 2,
+    "topk_group": 1,
+    "moe_intermediate_size": 16,
+    "first_k_dense_replace": 1,
+}
 IDS = tokens("batch", "length")
 MASK = mask("batch", "length")
 
@@ -93,16 +107,9 @@ ENTRIES = (
         {"input_ids": IDS},
     ),
     Entry(
-        "Qwen3-MoE",
-        'transformers.Qwen3MoeForCausalLM, experts_implementation="batched_mm"',
-        lambda: decoder(
-            "Qwen3Moe",
-            head_dim=8,
-            num_experts=4,
-            num_experts_per_tok=2,
-            moe_intermediate_size=16,
-            experts_implementation="batched_mm",
-        ),
+        "DeepSeek-V3",
+        'transformers.DeepseekV3ForCausalLM, experts_implementation="batched_mm"',
+        lambda: decoder("DeepseekV3", **LATENT, experts_implementation="batched_mm"),
         {"input_ids": IDS},
     ),
     Entry(

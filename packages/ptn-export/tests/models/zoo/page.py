@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from zoo.cache import SECTION
 from zoo.entry import Entry
 from zoo.run import ENGINES, exported, refusal
 
@@ -59,7 +60,7 @@ def row(entry: Entry) -> Row:
 def document(entries: Sequence[Entry], rows: Mapping[str, Row]) -> str:
     """The whole page."""
     found = [rows[entry.name] for entry in entries if entry.name in rows]
-    return HEADER + "".join(row.line for row in found) + "".join(f"\n{row.section}" for row in found)
+    return HEADER + "".join(row.line for row in found) + "".join(f"\n{row.section}" for row in found) + SECTION
 
 
 def rows() -> dict[str, Row]:
