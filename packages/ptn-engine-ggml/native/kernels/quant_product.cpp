@@ -301,6 +301,7 @@ class PackedMatrix {
 
 constexpr int kRows = 4;    // rows of the matrix that a tile multiplies
 constexpr int kInputs = 3;  // rows of x; 12 sums, 3 + 1 operands: as many vectors as AVX2 has registers
+constexpr std::int64_t kTogether = 4, kManyInputs = 16;  // tiles that are decoded together where x has more rows
 
 // Loops over the sums of a tile are unrolled, so that the sums stay in registers.
 #ifdef __clang__
@@ -341,21 +342,27 @@ void linear(const KernelCall& call, int thread, int threads) {
   const std::int64_t n = matrix.n(), k = matrix.k();
   const TensorView& output = call.outputs[0];
   const std::int64_t count = n > 0 ? output.numel() / n : 0;
-  const std::int64_t tiles = (n + kRows - 1) / kRows;
-  const Range range = share(tiles, kRows * k * (count + 1), thread, threads);
+  // Where x has many rows, several tiles are decoded before x is read, so that x is read less often.
+  const std::int64_t height = count > kManyInputs ? kTogether * kRows : kRows;
+  const std::int64_t blocks = (n + height - 1) / height;
+  const Range range = share(blocks, height * k * (count + 1), thread, threads);
   if (range.empty() || count == 0) return;
   const float* x = call.inputs[0].as<const float>();
   float* out = output.as<float>();
-  std::vector<float> rows(static_cast<std::size_t>(kRows * k));
-  for (std::int64_t tile = range.begin; tile < range.end; ++tile) {
-    const std::int64_t first = tile * kRows;
-    const int width = static_cast<int>(std::min<std::int64_t>(kRows, n - first));
-    for (int j = 0; j < width; ++j) matrix.decode(first + j, rows.data() + j * k);
-    std::int64_t m = 0;
-    for (; m + kInputs <= count; m += kInputs) {
-      multiply_tile<kInputs>(x + m * k, rows.data(), k, out + m * n + first, n, width);
+  std::vector<float> values(static_cast<std::size_t>(height * k));
+  const auto multiply = [&](std::int64_t m, std::int64_t inputs, std::int64_t first, std::int64_t width) {
+    for (std::int64_t j = 0; j < width; j += kRows) {
+      const int rows = static_cast<int>(std::min<std::int64_t>(kRows, width - j));
+      const auto tile = inputs == kInputs ? multiply_tile<kInputs> : multiply_tile<1>;
+      tile(x + m * k, values.data() + j * k, k, out + m * n + first + j, n, rows);
     }
-    for (; m < count; ++m) multiply_tile<1>(x + m * k, rows.data(), k, out + m * n + first, n, width);
+  };
+  for (std::int64_t block = range.begin; block < range.end; ++block) {
+    const std::int64_t first = block * height, width = std::min(height, n - first);
+    for (std::int64_t j = 0; j < width; ++j) matrix.decode(first + j, values.data() + j * k);
+    std::int64_t m = 0;
+    for (; m + kInputs <= count; m += kInputs) multiply(m, kInputs, first, width);
+    for (; m < count; ++m) multiply(m, 1, first, width);
   }
 }
 

@@ -113,7 +113,7 @@ def product(x: np.ndarray[Any, Any], values: np.ndarray[Any, Any]) -> np.ndarray
 def test_products_with_blocks(run: Any, name: str, value_dtype: ScalarType) -> None:
     """Rows are those that decoding all of the matrix gives; products differ by the order of their sums only."""
     kind = GGUF_TYPES[name]
-    n, k = 7, 512
+    n, k = 37, 512
     rng = np.random.default_rng(1)
     blocks = rng.integers(0, 32, kind.packed_shape((n, k)), np.uint8)  # small bytes: no large exponents
     (values,) = run("quant.dequantize_blocks", [blocks], [(value_dtype, (n, k))], [kind.ggml_type, k])
@@ -121,7 +121,7 @@ def test_products_with_blocks(run: Any, name: str, value_dtype: ScalarType) -> N
     indices = np.array([[6, 0, 3], [3, 3, 1]], np.int32)
     (rows,) = run("quant.rows", [indices, blocks], [(value_dtype, (2, 3, k))], ints, threads=2)
     np.testing.assert_array_equal(rows.view(np.uint8), values[indices].view(np.uint8))
-    for count in (1, 3, 8):
+    for count in (1, 3, 8, 20):  # more rows than that are multiplied with several tiles at once
         x = rng.normal(size=(count, k)).astype(np.float32)
         (found,) = run("quant.linear", [x, blocks], [(FLOAT, (count, n))], ints, threads=2)
         expected = product(x, values)
