@@ -149,3 +149,34 @@ def test_sampling() -> None:
         }.items()
     }
     assert picks == {"top-k": {1, 3}, "top-p": {1}, "all": {0, 1, 2, 3}}
+
+
+def test_commands_of_the_chat(capsys: pytest.CaptureFixture[str]) -> None:
+    @dataclass
+    class Stub:
+        ids: list[int]
+        context: int = 8
+
+    conversations: dict[str, Any] = {"first": Stub([1, 2])}
+    lines = ["/new other", "/new", "/new first", "/use first", "/use none", "/list", "/help"]
+    current, path = "first", []
+    for line in lines:
+        current = chat.command(line, current, conversations, lambda: Stub([]))
+        path.append(current)
+    assert path == ["other", "chat 3", "chat 3", "first", "first", "first", "first"]
+    assert list(conversations) == ["first", "other", "chat 3"]
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[0] == "[there is a conversation 'first' already; /use first goes back to it]"
+    assert printed[1] == "[there is no conversation 'none'; there are: first, other, chat 3]"
+    assert printed[2:5] == ["[first: 2 of 8 tokens]", "[other: 0 of 8 tokens]", "[chat 3: 0 of 8 tokens]"]
+    assert printed[5].startswith("[there is no command /help; there are /new NAME")
+
+
+def test_a_full_conversation_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    class Full(chat.Conversation):  # type: ignore[misc,name-defined]
+        def __init__(self) -> None:
+            self.ids, self.context, self.pending = list(range(8)), 8, ""
+            self.tokenizer = smollm2.tokenizers.Tokenizer(smollm2.models.BPE({"a": 0}, []))
+
+    chat.answer(Full(), "a", chat.Sampling(), 4)
+    assert "longer than the 8 tokens that its cache holds. Start another one: /new NAME]" in capsys.readouterr().out
