@@ -353,6 +353,35 @@ def test_stored_tables_of_any_length(check_rewrite, operators):
     assert "aten.mul.Tensor" not in operators(native)
 
 
+def test_rows_from_a_position_that_is_read(check_rewrite):
+    def write(query, key, start, table):
+        first = start.item()
+        torch._check(first >= 0)
+        torch._check(first + query.shape[1] <= len(table))
+        return meta(query, key, table, first)
+
+    more = [(QUERY, KEY, torch.tensor(position)) for position in (0, 40)]
+    module = Stored(write, TABLE)
+    check_rewrite(module, (QUERY, KEY, torch.tensor(3)), *more, expect={"rope": 2}, rtol=1e-5, atol=2e-6)
+
+
+def test_projections_that_become_pairs_at_once(check_rewrite, operators):
+    """No tensor of heads and channels is left in between, where it is viewed as another one at once."""
+
+    def project(x, weight, table):
+        heads = nn.functional.linear(x, weight).view(2, -1, 4, D)
+        return meta(heads, heads, table)[0], x.view(2, -1, 4, 4, 2)[..., 0] * 2
+
+    t = torch.export.Dim("t", min=1, max=40)
+    module = Stored(project, torch.randn(4 * D, 4 * D), TABLE)
+    x = torch.randn(2, T, 4 * D)
+    native = check_rewrite(
+        module, (x,), (x[:, :1],), dynamic_shapes=({1: t},), expect={"rope": 1}, rtol=1e-5, atol=1e-5
+    )
+    # One view before the embedding, one of the other tensor.
+    assert operators(native)["aten.view_copy.default"] == 2
+
+
 def changed(table, row, column, by):
     table = table.clone()
     table[row, column] *= by

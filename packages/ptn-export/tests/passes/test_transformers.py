@@ -28,11 +28,16 @@ MODELS = {
     "Gemma2": (WIDE_HEADS, "eager", {"rms_norm": 9, "rope": 4, "attention": 0, "gqa": 0}),
     "Phi": ({"partial_rotary_factor": 0.5}, "eager", {"rms_norm": 0, "rope": 4, "attention": 2, "gqa": 2}),
     "GPTNeoX": ({"rotary_pct": 0.5}, "eager", {"rms_norm": 0, "rope": 4, "attention": 2, "gqa": 0}),
-    "Qwen2": ({}, "sdpa", {"rms_norm": 5, "rope": 4, "attention": 0, "gqa": 2}),
     "Gemma3Text": (WIDE_HEADS, "sdpa", {"rms_norm": 13, "rope": 4, "attention": 0, "gqa": 2}),
     "Phi3": ({"partial_rotary_factor": 0.5}, "eager", {"rms_norm": 5, "rope": 4, "attention": 2, "gqa": 2}),
     # Channels next to each other, half of them.
     "Glm": (WIDE_HEADS | {"partial_rotary_factor": 0.5}, "eager", {"rms_norm": 5, "rope": 4, "attention": 2, "gqa": 2}),
+    # Complex numbers, and a mixture of experts.
+    "Llama4Text": (
+        {"head_dim": 8, "num_local_experts": 2, "intermediate_size_mlp": 48},
+        "eager",
+        {"rms_norm": 9, "rope": 4, "attention": 2, "gqa": 2},
+    ),
     # Its layer norms are RMS norms of what is left without the mean.
     "Cohere": ({}, "eager", {"rms_norm": 3, "rope": 4, "attention": 2, "gqa": 2}),
 }

@@ -55,7 +55,7 @@ Rotary embeddings come before folding, which would turn sines and cosines of con
 comes after it, because it looks at masks that are constant.
 """
 
-_TIDY_AFTER = {"dft": ("views",), "attention": ("views",), "batch_norm": ("views", "cse")}
+_TIDY_AFTER = {"dft": ("views",), "rope": ("views",), "attention": ("views",), "batch_norm": ("views", "cse")}
 """Passes that run once more behind another, on what it has put in: `gqa` looks at the axes in front of attention."""
 
 

@@ -33,6 +33,7 @@ from ptn_export.passes._graph import (
     is_call,
     operand,
     operands,
+    place,
     replace,
     shape_of,
     tensor_of,
@@ -131,6 +132,8 @@ def run(module: fx.GraphModule, context: Context) -> None:
     tables = Tables(module, context)
     if not tables and not any(is_call(node, _aten.cos.default) for node in module.graph.nodes):
         return
+    for node in list(module.graph.nodes):
+        _show_channels(node)
     forms: dict[Hashable, _Form | None] = {}  # layers repeat one spelling, and large examples take time
     for node in reversed(list(module.graph.nodes)):
         # From the end, so that the largest of nested candidates comes first.
@@ -142,6 +145,26 @@ def run(module: fx.GraphModule, context: Context) -> None:
     for node in list(module.graph.nodes):
         if is_call(node, _aten.cat.default):
             _take_in_rest(node)
+
+
+def _show_channels(node: fx.Node) -> None:
+    """Splits a view that makes heads and pairs of channels at once, so that there is a tensor of heads and channels.
+
+    Where the embedding is not found, `views` makes one of both again.
+    """
+    value = tensor_of(node)
+    if not is_call(node, *_VIEWS) or value is None or value.dim() != 5 or not value.is_floating_point():
+        return
+    sizes, source = operand(node, 1), operand(node, 0)
+    *outer, first, second = shape_of(node)
+    if not isinstance(first, int) or not isinstance(second, int) or 2 not in (first, second):
+        return
+    if len(shape_of(source)) == 4 or not all(is_call(user, _aten.select.int) for user in node.users):
+        return
+    channels = value.new_empty((*outer, first * second))
+    between = place(node, channels, _aten.view.default, source, [*sizes[:-2], first * second])
+    node.replace_input_with(source, between)
+    node.args = (between, [*sizes[:-2], first, second])
 
 
 # Candidates
