@@ -187,3 +187,16 @@ def test_wrong_arguments():
         to_native({})
     with pytest.raises(ValueError, match="name is empty"):
         to_native({"": exported})
+
+
+def test_what_reads_conflicting_weights_is_no_problem_of_its_own():
+    torch.manual_seed(0)
+    parts = {
+        name: nn.Sequential(nn.Linear(3, 3), nn.LayerNorm(3), nn.Linear(3, 3)).eval() for name in ("encoder", "decoder")
+    }
+    exported = {name: torch.export.export(part, (torch.randn(2, 3),)) for name, part in parts.items()}
+    with pytest.raises(ExportError) as caught:
+        to_native(exported)
+    places = [problem.place for problem in caught.value.problems]
+    assert sorted(places) == ["'0.bias'", "'0.weight'", "'2.bias'", "'2.weight'"]  # both norms are 1 and 0
+    assert {problem.subject for problem in caught.value.problems} == {"constant"}

@@ -186,6 +186,7 @@ def _bind(
     packed: TensorMeta | None,
 ) -> None:
     """Binds a placeholder to the parameter, buffer or constant that fills it."""
+    method.body.placeholder(node, constant=True)  # in any case, so that its readers are no problems of their own
     key = captured.fqn(spec.target)
     tensor = _data(captured.program, spec.target)
     place = f"'{key}'"
@@ -200,7 +201,6 @@ def _bind(
     reason = _unusable(tensor)
     if reason is not None:
         problems.add("constant", *reason, place=place)
-        method.body.placeholder(node, constant=True)  # so that its readers are no problems of their own
         return
     kind = _CONSTANT_KINDS[spec.kind]
     try:
@@ -215,7 +215,6 @@ def _bind(
         return
     meta = tensor_meta(tensor, captured.program.range_constraints)
     method.bindings.append(_Binding(node.name, key, kind, meta, mutated, packed))
-    method.body.placeholder(node, constant=True)
 
 
 def _data(program: ExportedProgram, target: str) -> torch.Tensor | None:
