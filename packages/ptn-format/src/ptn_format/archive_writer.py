@@ -101,7 +101,7 @@ class ArchiveWriter:
         if written != size:
             raise WriteError(f"the member was to have {size} bytes but {written} came", member=name)
         self._file.seek(header_offset + _CRC_OFFSET)
-        self._file.write(struct.pack("<I", crc))
+        self._write_all(struct.pack("<I", crc))
         self._file.seek(self._position)
         self._directory.append(_central_header(name, size, crc, header_offset))
         return offset
@@ -121,10 +121,16 @@ class ArchiveWriter:
         self._file.truncate()
 
     def _write(self, data: bytes | memoryview) -> None:
-        written = self._file.write(data)
-        if written != len(data):  # an unbuffered file object may take less
-            raise OSError(errno.EIO, f"only {written} of {len(data)} bytes were written")
+        self._write_all(data)
         self._position += len(data)
+
+    def _write_all(self, data: bytes | memoryview) -> None:
+        left = memoryview(data)
+        while len(left):
+            written = self._file.write(left)
+            if not written:
+                raise OSError(errno.EIO, f"only {len(data) - len(left)} of {len(data)} bytes were written")
+            left = left[written:]  # an unbuffered file object may take less
 
     def _local_header(self, name: str, size: int) -> bytes:
         raw = name.encode("ascii")
