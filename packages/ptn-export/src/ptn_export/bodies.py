@@ -349,7 +349,7 @@ class Body:
             self._problems.add(
                 str(node.target),
                 f"the format has no element type {dtype}",
-                dtype_hint(value.dtype, str(node.target)),
+                dtype_hint(value.dtype),
                 node,
             )
 
@@ -361,15 +361,10 @@ class Body:
             return None
 
 
-def dtype_hint(dtype: torch.dtype, operator_name: str = "") -> str:
+def dtype_hint(dtype: torch.dtype) -> str:
     """What to do about an element type that the format lacks, in a result of an operator or in a constant."""
-    if dtype.is_complex:
-        hint = "write the computation in real numbers: keep real and imaginary parts as separate tensors"
-        if "fft" in operator_name:
-            return f"{hint}; a transform of n samples is a product with the n x n matrices of its cosines and sines"
-        if "view_as_complex" in operator_name:
-            return f"{hint}; with a, b = x.unbind(-1) the product by c + di is (a * c - b * d, a * d + b * c)"
-        return hint
+    if dtype.is_complex:  # the larger ones are rewritten
+        return "convert the tensor to complex64, which is stored as pairs of real numbers"
     if "float8" in str(dtype):
         return "dequantise to float16 or bfloat16 before the export, or quantise to int8 or int4 instead"
     return "convert the tensor to one of the types that packages have, such as float32 or int64"
