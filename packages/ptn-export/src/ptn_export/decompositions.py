@@ -215,3 +215,24 @@ def _int_mm(self: Tensor, mat2: Tensor) -> Tensor:
 @_rule(_aten._embedding_bag_forward_only.default)
 def _embedding_bag(*args: Any, **kwargs: Any) -> Any:
     return _aten._embedding_bag.default(*args, **kwargs)
+
+
+# PyTorch's forms end with a check that raises, which no package can hold: of a singular matrix it has what comes out.
+@_rule(_aten.linalg_inv.default, _aten.inverse.default)
+def _inverse(*args: Any) -> Any:
+    return _aten.linalg_inv_ex.default(*args)[0]
+
+
+@_rule(_aten.linalg_cholesky.default)
+def _cholesky(*args: Any, **options: Any) -> Any:
+    return _aten.linalg_cholesky_ex.default(*args, **options)[0]
+
+
+@_rule(_aten.linalg_solve.default)
+def _solve(*args: Any, **options: Any) -> Any:
+    return _aten._linalg_solve_ex.default(*args, **options)[0]
+
+
+@_rule(_aten.linalg_lu_factor.default)
+def _lu_factor(*args: Any, **options: Any) -> Any:
+    return _aten.linalg_lu_factor_ex.default(*args, **options)[:2]
