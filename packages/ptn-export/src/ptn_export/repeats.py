@@ -5,8 +5,8 @@ export did. Most of that work has no effect: the graph of a model consists of op
 few different calls, repeated in every layer. So a small program is made of the different calls, PyTorch decomposes
 that, and the results are put in the place of every call.
 
-What needs more than that goes the long way: control flow, tensor subclasses, sizes that depend on data, and tensors
-that are changed in place while other views of them are alive.
+What needs more than that goes the long way: control flow, side effects, tensor subclasses, sizes that depend on data,
+and tensors that are changed in place while other views of them are alive.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch import fx
 from torch._guards import detect_fake_mode
+from torch._higher_order_ops.effects import has_effects
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.export import ExportedProgram
 from torch.export.exported_program import ModuleCallEntry, ModuleCallSignature
@@ -100,7 +101,7 @@ def _check_simple(program: ExportedProgram) -> None:
 
 def _is_known(target: Any) -> bool:
     if isinstance(target, torch._ops.OpOverload):
-        return target.namespace != "inductor"
+        return target.namespace != "inductor" and not has_effects(target)
     return getattr(target, "__module__", "") in _SIZE_MODULES and not isinstance(target, torch._ops.OperatorBase)
 
 
