@@ -76,3 +76,12 @@ def test_random_numbers(tmp_path: Path) -> None:
     np.testing.assert_allclose(np.sort(choice), [[0, 0, 0, 1]] * 3, atol=1e-6)
     assert ((drawn >= 0) & (drawn < 4)).all()
     assert (drawn[:, 0] != drawn[:, 1]).all()
+
+
+class Twice(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return torch.topk(x, 2)[0], x + 1, torch.topk(x, 2)[0], torch.topk(x, 2)[1]
+
+
+def test_equal_calls_whose_elements_are_results(tmp_path: Path) -> None:
+    check(Twice(), tmp_path, torch.randn(3, 4, generator=torch.Generator().manual_seed(0)))

@@ -8,6 +8,7 @@ graph keep nodes of their own.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Hashable
 from typing import Any
 
@@ -30,6 +31,8 @@ _SCALAR_MODULES = ("_operator", "math")
 def run(module: fx.GraphModule, context: Context) -> None:
     """Lets the first of several equal calls of `module` stand for all."""
     results = set(module.graph.output_node().all_input_nodes)
+    # What is taken out of several results has no node of its own in the file: the call that gives it must stay.
+    results |= {source for node in results if node.target is operator.getitem for source in node.all_input_nodes}
     known: dict[Hashable, fx.Node] = {}
     for node in list(module.graph.nodes):
         if node.op != "call_function" or not _is_pure(node.target):
