@@ -22,15 +22,38 @@ DATA_DEPENDENT = {
     "aten.unique_dim.default",
 }
 """The shape of the result depends on the data: the runtime calls them."""
-RANDOM = ("aten.rand", "aten.randn", "aten.randint", "aten.randperm")
+RANDOM = tuple(
+    f"aten.{name}"
+    for name in (
+        *("rand", "bernoulli.", "cauchy.", "exponential.", "geometric.", "log_normal.", "multinomial.", "normal."),
+        *("normal_functional.", "uniform."),
+    )
+)
 """Random numbers."""
+FACTORS = tuple(
+    f"aten.{name}"
+    for name in (
+        *("_linalg_", "cholesky", "triangular_solve", "linalg_cholesky", "linalg_inv", "linalg_lu", "linalg_pinv"),
+        *("linalg_qr", "linalg_solve"),
+    )
+)
+"""Factors of matrices, which take a library of linear algebra."""
+CHOICES = ("quantized_decomposed.choose_qparams", "quantized_decomposed._choose_qparams")
+"""Parameters of quantisation chosen from data by PyTorch's own operators; TorchAO's run."""
+RARE = {
+    *("aten.embedding_renorm.default", "aten.empty_permuted.default", "aten.frexp.Tensor", "aten.i0.default"),
+    *("aten.mode.default", "aten.nanmedian.default", "aten.nanmedian.dim", "aten.nonzero_static.default"),
+}
+"""Not seen in models so far: the reference engine runs them."""
 FOURIER = ("aten._fft_",)
 """Fourier transforms."""
 
 
 def _has_reason(op: str) -> bool:
     return (
-        op in DATA_DEPENDENT or op.startswith((*RANDOM, *FOURIER)) or op.partition(".default")[0].endswith("_backward")
+        op in DATA_DEPENDENT | RARE
+        or op.startswith((*RANDOM, *FOURIER, *FACTORS, *CHOICES))
+        or op.partition(".default")[0].endswith("_backward")
     )
 
 
