@@ -198,8 +198,12 @@ inline double log1p_exp(double x) {
   }
 }
 PTN_UNARY(Sigmoid, return static_cast<C>(sigmoid(x));)
-// The factor as C: below where it is 0, -inf gives NaN as in PyTorch.
-PTN_UNARY(Silu, return x * static_cast<C>(sigmoid(x));)
+// The exponentials are kept from overflow, so the factor of -inf is not 0, which gives NaN in PyTorch.
+template <typename C>
+C weighted(C x, double factor) {
+  return x == -std::numeric_limits<C>::infinity() ? std::numeric_limits<C>::quiet_NaN() : static_cast<C>(x * factor);
+}
+PTN_UNARY(Silu, return weighted<C>(x, sigmoid(x));)
 PTN_UNARY(Gelu, return static_cast<C>(0.5 * x * (1.0 + error_function<C>(x * 0.70710678118654752440)));)
 // 0.5 (1 + tanh(u)) is the sigmoid of 2 u.
 PTN_UNARY(GeluTanh, const C inner = C(0.79788456080286535588) * (x + C(0.044715) * x * x * x);
@@ -215,7 +219,7 @@ PTN_UNARY(
                   return std::exp(y);
                 }
               }(x > C(30) ? C(30) : x);
-    const double n = e * (e + 2.0); return x * static_cast<C>(n / (n + 2.0));)
+    const double n = e * (e + 2.0); return weighted<C>(x, n / (n + 2.0));)
 PTN_UNARY(Hardsigmoid, const C shifted = x + C(3); return (shifted < C(0)   ? C(0)
                                                            : shifted > C(6) ? C(6)
                                                                             : shifted) /
