@@ -149,12 +149,22 @@ class Entry:
             arguments.append(f"dynamic_shapes={_dict(dynamic)}")
         line = f"exported = torch.export.export(model, {', '.join(arguments)})"
         if len(line) > 110:
-            line = "exported = torch.export.export(\n    model,\n" + "".join(f"    {a},\n" for a in arguments) + ")"
+            broken = "".join(f"    {_broken(argument)},\n" for argument in ["model", *arguments])
+            line = f"exported = torch.export.export(\n{broken})"
         return "\n".join([*lines, line])
 
 
 def _dict(items: Mapping[str, str]) -> str:
     return "{" + ", ".join(f'"{name}": {value}' for name, value in items.items()) + "}"
+
+
+def _broken(argument: str) -> str:
+    """An argument of an indented call, its entries on lines of their own where one line is too long for them."""
+    if len(argument) <= 115:
+        return argument
+    head, _, entries = argument.removesuffix("}").partition("{")
+    # An entry starts with its name in quotes; the values hold none.
+    return head + "{\n" + "".join(f"        {entry},\n" for entry in re.split(r", (?=\")", entries)) + "    }"
 
 
 def _factor(axis: str) -> int:
