@@ -26,7 +26,7 @@ PURE = ("ptn-format", "ptn-runtime")
 NATIVE = ("ptn-engine-ggml", "ptn-engine-vulkan")
 
 TORCH = "torch==2.13.0"
-TEST_TOOLS = ("pytest>=8", "pytest-timeout", "hypothesis>=6.100", "safetensors>=0.4", "gguf>=0.17")
+TEST_TOOLS = ("pytest>=8", "pytest-timeout", "pytest-xdist>=3.6", "hypothesis>=6.100", "safetensors>=0.4", "gguf>=0.17")
 NATIVE_BUILD_TOOLS = (
     "meson>=1.4",
     "ninja",
@@ -127,9 +127,14 @@ def quickstart(session: nox.Session) -> None:
 
 
 def run_pytest(environment: Environment, paths: list[Path], *options: str) -> None:
-    """Runs pytest on `paths`, or on what the caller names behind `--`."""
+    """Runs pytest on `paths` with two workers, or on what the caller names behind `--` with none."""
+    if environment.session.posargs:
+        environment.run("python", "-m", "pytest", *options, *environment.session.posargs)
+        return
     names = [str(path.relative_to(ROOT)) for path in paths]
-    environment.run("python", "-m", "pytest", *options, *(environment.session.posargs or names))
+    # By file, for fixtures of modules are dear; one thread each, for two that wait for each other by spinning are slow.
+    workers = ("-n", "2", "--dist", "loadfile")
+    environment.run("python", "-m", "pytest", *workers, *options, *names, OMP_NUM_THREADS="1")
 
 
 @nox.session(python=False, name="tests-deploy")
