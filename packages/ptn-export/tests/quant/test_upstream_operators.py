@@ -6,6 +6,7 @@ Where executorch is not installed these operators are defined here, with its sch
 from __future__ import annotations
 
 import io
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -120,3 +121,20 @@ def test_operators_of_upstream_are_kept_and_run(model: nn.Module, example: torch
     for engine in ("reference", "ggml"):
         with ptn_runtime.load(file.getvalue(), engine=engine) as loaded:
             np.testing.assert_allclose(loaded(example.numpy()), expected, rtol=1e-5, atol=1e-5, err_msg=engine)
+
+
+class IntegerProduct(nn.Module):
+    """A product of int8 tensors whose sums are int32, which PyTorch says by a higher-order operator."""
+
+    def forward(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        wide = torch.ops.higher_order.out_dtype(torch.ops.aten.mm.default, torch.int32, x, weight)
+        return torch.ops.higher_order.out_dtype(torch.ops.aten.mul.Tensor, torch.int32, wide, 3)
+
+
+@pytest.mark.parametrize("engine", ["reference", "ggml"])
+def test_out_dtype(tmp_path: Path, engine: str) -> None:
+    inputs = (torch.randint(-128, 128, (5, 40), dtype=torch.int8), torch.randint(-128, 128, (40, 3), dtype=torch.int8))
+    to_native(torch.export.export(IntegerProduct(), inputs)).save(tmp_path / "model.ptn")
+    with ptn_runtime.load(tmp_path / "model.ptn", engine=engine) as model:
+        found = model(*(x.numpy() for x in inputs))
+    np.testing.assert_array_equal(found, IntegerProduct()(*inputs).numpy(), strict=True)

@@ -20,6 +20,7 @@ from ptn_export.passes import (
     no_ops,
     non_finite,
     numbers,
+    out_dtype,
     quantised,
     rms_norm,
     rope,
@@ -94,6 +95,7 @@ def run_all(
     quantised.run(captured.program.graph_module, context, problems)  # not optional: else some weights have no form
     for body in graphs:
         numbers.run(body)  # not optional: the file has no tensors that are numbers
+        out_dtype.run(body)  # not optional: the file has no such operator
     order = [step for name in PASSES for step in (name, *_TIDY_AFTER.get(name, ()))]
     for name in order:
         if name not in disabled:
