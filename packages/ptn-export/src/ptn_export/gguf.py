@@ -11,7 +11,7 @@ the codec `gguf:<type>`. Needs the `gguf` package: `pip install 'ptn-export[gguf
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -125,8 +125,9 @@ class GGUFFile:
 
     Attributes:
         metadata: by key, such as `llama.block_count`: numbers, strings, or lists of them.
-        tensors: by name, in the file's order, row-major; quantised ones as `GGUFTensor`. Their memory is the file's
-            own (mapped, private to the process), so the file must not be cut while they are in use.
+        tensors: by name, in the file's order, row-major; quantised ones as `GGUFTensor`. One of three axes, such as
+            the weights of all experts of a layer, comes as its matrices, under `name[0]`, `name[1]`, ... Their memory
+            is the file's own (mapped, private to the process), so the file must not be cut while they are in use.
     """
 
     metadata: Mapping[str, Any]
@@ -142,12 +143,13 @@ def read_gguf(path: str | os.PathLike[str], *, dtype: torch.dtype = torch.float3
 
     Raises:
         ImportError: the `gguf` package is not installed.
-        ValueError: the file is no GGUF file, a tensor's type is not known, or its rows are not whole blocks.
+        ValueError: the file is no GGUF file, a tensor's type is not known, its rows are not whole blocks, or it is
+            quantised and has one axis or more than three.
         OSError: the file cannot be read.
     """
     reader = _open(path)
     metadata = {name: field.contents() for name, field in reader.fields.items() if not name.startswith("GGUF.")}
-    tensors = {item.name: _tensor(item, dtype) for item in reader.tensors}
+    tensors = {name: tensor for item in reader.tensors for name, tensor in _tensors(item, dtype)}
     return GGUFFile(metadata, tensors)
 
 
@@ -186,21 +188,26 @@ def _open(path: str | os.PathLike[str]) -> Any:
         raise ValueError(f"{os.fspath(path)} is not a whole GGUF file: {error}") from error
 
 
-def _tensor(item: Any, dtype: torch.dtype) -> torch.Tensor:
-    """One tensor of the file."""
+def _tensors(item: Any, dtype: torch.dtype) -> Iterator[tuple[str, torch.Tensor]]:
+    """One tensor of the file, with its name; the matrices of a quantised one of three axes."""
     name = item.tensor_type.name
     data = np.asarray(item.data)
     if name == "BF16":
-        return torch.from_numpy(data.view(np.int16)).view(torch.bfloat16)
-    if name in _PLAIN:
-        return torch.from_numpy(data)
-    if name.lower() not in GGUF_TYPES:
+        yield item.name, torch.from_numpy(data.view(np.int16)).view(torch.bfloat16)
+    elif name in _PLAIN:
+        yield item.name, torch.from_numpy(data)
+    elif name.lower() not in GGUF_TYPES:
         raise ValueError(f"tensor '{item.name}' has the type {name.lower()}; known are {', '.join(GGUF_TYPES)}")
-    if data.ndim != 2:
+    elif data.ndim == 2:
+        yield item.name, GGUFTensor(torch.from_numpy(data), name.lower(), dtype)
+    elif data.ndim == 3:
+        for i, matrix in enumerate(data):
+            yield f"{item.name}[{i}]", GGUFTensor(torch.from_numpy(matrix), name.lower(), dtype)
+    else:
         raise ValueError(
-            f"tensor '{item.name}' is quantised ({name.lower()}) and has {data.ndim} axes; only matrices stay packed"
+            f"tensor '{item.name}' is quantised ({name.lower()}) and has {data.ndim} axes; only matrices and stacks of "
+            "matrices stay packed"
         )
-    return GGUFTensor(torch.from_numpy(data), name.lower(), dtype)
 
 
 def assign(

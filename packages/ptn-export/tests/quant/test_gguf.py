@@ -135,6 +135,26 @@ def test_file_is_read(path: Path) -> None:
         assert np.array_equal(tensor.dequantize().numpy(), decode_gguf(codec, tensor.blocks.numpy(), shape))
 
 
+def test_stacks_are_read_as_matrices(tmp_path: Path) -> None:
+    """The weights of all experts of a layer are one tensor of three axes."""
+    path = tmp_path / "experts.gguf"
+    writer = gguf.GGUFWriter(str(path), "test")
+    values = np.random.default_rng(2).standard_normal((3, 8, 64), np.float32)
+    blocks = gguf.quants.quantize(values, gguf.GGMLQuantizationType.Q8_0)
+    writer.add_tensor("up_exps.weight", blocks, raw_dtype=gguf.GGMLQuantizationType.Q8_0)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    tensors = read_gguf(path).tensors
+    assert list(tensors) == [f"up_exps.weight[{i}]" for i in range(3)]
+    experts = nn.ModuleList(nn.Linear(64, 8, bias=False, device="meta") for _ in range(3))
+    assign(experts, tensors, {f"{i}.weight": f"up_exps.weight[{i}]" for i in range(3)})
+    for expert, matrix in zip(experts, blocks, strict=True):
+        assert isinstance(expert.weight.data, GGUFTensor)
+        assert np.array_equal(expert.weight.data.blocks.numpy(), matrix)
+
+
 def test_blocks_go_into_the_package_as_they_are(path: Path) -> None:
     file = read_gguf(path)
     model = network(file.tensors)
