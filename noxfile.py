@@ -123,7 +123,8 @@ def torch_environment(session: nox.Session) -> Environment:
 def quickstart(session: nox.Session) -> None:
     """Set everything up, export a real model, run it on two engines and compare with PyTorch."""
     environment = torch_environment(session)
-    environment.run("python", str(ROOT / "examples" / "quickstart" / "quickstart.py"), *session.posargs)
+    output = ("--output", str(ROOT / "build" / "minilm.ptn"))
+    environment.run("python", str(ROOT / "examples" / "quickstart" / "quickstart.py"), *output, *session.posargs)
 
 
 def run_pytest(environment: Environment, paths: list[Path], *options: str) -> None:
