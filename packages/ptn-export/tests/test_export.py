@@ -259,3 +259,18 @@ def test_engines_are_asked_without_a_file(chat):
     assert not answer.runs
     assert "ptn_export_tests.unknown.default has no shape rule" in answer.reason
     assert "'unknown' from test_export.py:" in answer.reason
+
+
+class Rows(nn.Module):
+    def forward(self, x, count):
+        return x.reshape(count, -1).sum(0)
+
+
+def test_integers_that_vary(tmp_path):
+    path = tmp_path / "rows.ptn"
+    program = export(Rows(), (torch.arange(24.0), 4), path, dynamic_shapes=(None, torch.export.Dim.DYNAMIC))
+    assert "count" in str(program.report)
+    with ptn_runtime.load(path) as model:
+        x = np.arange(24, dtype=np.float32)
+        for count in (4, 6, 24):
+            np.testing.assert_array_equal(model(x, count), x.reshape(count, -1).sum(0))

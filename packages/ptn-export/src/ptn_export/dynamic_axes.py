@@ -71,7 +71,9 @@ def _pairs(value: Any, spec: Any) -> Iterator[tuple[torch.Tensor, Any]]:
             yield from _pairs(item, spec.get(key))
     else:
         items, specs = _children(value), _children(spec)
-        if len(items) == len(specs):
+        if len(items) == len(specs) and not any(
+            item is value for item in items
+        ):  # an integer may vary, but has no axes
             for item, inner in zip(items, specs, strict=True):
                 yield from _pairs(item, inner)
 
