@@ -13,75 +13,22 @@ import cProfile
 import os
 import pstats
 import resource
+import sys
 import tempfile
 import time
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "packages/ptn-export/tests/models"))
+
 import torch
+from decoder import CONTEXT, Decoder
 from ptn_export import to_native
 from torch import nn
-from torch.nn import functional as F  # noqa: N812  torch's own convention
 
 T = TypeVar("T")
-CONTEXT = 256
-
-
-class Layer(nn.Module):
-    def __init__(self, width: int, heads: int, kv_heads: int, hidden: int) -> None:
-        super().__init__()
-        self.heads, self.kv_heads, self.head_width = heads, kv_heads, width // heads
-        self.query, self.output = (nn.Linear(width, width, bias=False) for _ in range(2))
-        self.key, self.value = (nn.Linear(width, kv_heads * self.head_width, bias=False) for _ in range(2))
-        self.gate, self.up = (nn.Linear(width, hidden, bias=False) for _ in range(2))
-        self.down = nn.Linear(hidden, width, bias=False)
-        self.attention_norm, self.feed_forward_norm = (nn.RMSNorm(width, eps=1e-5) for _ in range(2))
-        for name in ("keys", "values"):
-            self.register_buffer(name, torch.zeros(1, kv_heads, CONTEXT, self.head_width))
-
-    def forward(self, x, positions, cos, sin, keep):
-        length = x.shape[1]
-        y = self.attention_norm(x)
-        query = self.query(y).view(1, length, self.heads, self.head_width).transpose(1, 2)
-        key = self.key(y).view(1, length, self.kv_heads, self.head_width).transpose(1, 2)
-        value = self.value(y).view(1, length, self.kv_heads, self.head_width).transpose(1, 2)
-        self.keys.index_copy_(2, positions, rotate(key, cos, sin))
-        self.values.index_copy_(2, positions, value)
-        query = rotate(query, cos, sin)
-        y = F.scaled_dot_product_attention(query, self.keys, self.values, attn_mask=keep, enable_gqa=True)
-        x = x + self.output(y.transpose(1, 2).reshape(1, length, -1))
-        y = self.feed_forward_norm(x)
-        return x + self.down(F.silu(self.gate(y)) * self.up(y))
-
-
-class Decoder(nn.Module):
-    """ids int64 [1, T] and positions int64 [T] to the logits of the last position [1, vocabulary]."""
-
-    def __init__(self, layers: int, width: int, heads: int, kv_heads: int, hidden: int, vocabulary: int) -> None:
-        super().__init__()
-        self.embedding = nn.Embedding(vocabulary, width)
-        self.layers = nn.ModuleList(Layer(width, heads, kv_heads, hidden) for _ in range(layers))
-        self.norm = nn.RMSNorm(width, eps=1e-5)
-        self.head = nn.Linear(width, vocabulary, bias=False)
-        half = width // heads // 2
-        frequencies = 10000.0 ** (-torch.arange(half, device="cpu").float() / half)
-        self.register_buffer("frequencies", frequencies, persistent=False)
-
-    def forward(self, ids, positions):
-        x = self.embedding(ids)
-        angles = positions[:, None].float() * self.frequencies[None, :]
-        angles = torch.cat((angles, angles), -1)
-        cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
-        keep = torch.arange(CONTEXT)[None, :] <= positions[:, None]
-        for layer in self.layers:
-            x = layer(x, positions, cos, sin, keep)
-        return self.head(self.norm(x[:, -1]))
-
-
-def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    first, second = x.chunk(2, dim=-1)
-    return x * cos + torch.cat((-second, first), dim=-1) * sin
 
 
 def make(options: argparse.Namespace) -> Decoder:
