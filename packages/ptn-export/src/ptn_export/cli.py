@@ -18,7 +18,7 @@ from torch.export import ExportedProgram
 from ptn_export._version import __version__
 from ptn_export.dynamic_axes import AxisRequest
 from ptn_export.errors import ExportError
-from ptn_export.exporting import Method, trace_methods, wanted_methods
+from ptn_export.exporting import Method, quantized, trace_methods, wanted_methods
 from ptn_export.native import NativeProgram, convert
 from ptn_export.passes import PASSES, check_names
 from ptn_export.progress import Progress
@@ -245,11 +245,7 @@ def _arguments(value: Any, source: str) -> tuple[torch.nn.Module, dict[str, Any]
 def _capture(model: torch.nn.Module, arguments: Mapping[str, Any], quantize: str | None, bar: Progress) -> _Source:
     try:
         wanted: dict[str, Method] = wanted_methods(model, *(arguments.get(name) for name in _KEYWORDS))
-        if quantize is not None:
-            from ptn_export.quantize import quantize_module
-
-            bar.stage(f"quantise to {quantize}")
-            model = quantize_module(model, quantize)
+        model = quantized(model, quantize, bar)
     except (ImportError, TypeError, ValueError) as error:
         raise _UsageError(str(error)) from error
     traced = trace_methods(model, wanted, bar)
@@ -260,5 +256,5 @@ def _capture(model: torch.nn.Module, arguments: Mapping[str, Any], quantize: str
             for name, item in traced.items()
         ],
         {name: item.requests for name, item in traced.items()},
-        [f"method '{name}': {remark}" for name, item in traced.items() for remark in item.remarks],
+        [remark for item in traced.values() for remark in item.remarks],
     )

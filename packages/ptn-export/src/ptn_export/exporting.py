@@ -22,7 +22,7 @@ from ptn_export.passes import check_names
 from ptn_export.progress import Progress
 from ptn_export.tracing import trace
 
-__all__ = ["Method", "Traced", "export", "trace_methods", "wanted_methods"]
+__all__ = ["Method", "Traced", "export", "quantized", "trace_methods", "wanted_methods"]
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Traced:
         method: its example inputs.
         program: what PyTorch captured.
         requests: the axes that were to be dynamic.
-        remarks: what the user is to be warned of.
+        remarks: what the user is to be warned of, each with the method's name.
     """
 
     module: torch.nn.Module
@@ -112,12 +112,7 @@ def export(
     disabled = check_names(disable_passes)
     wanted = wanted_methods(module, args, kwargs, dynamic_shapes, methods)
     with Progress(progress) as bar:
-        if quantize is not None:
-            from ptn_export.quantize import quantize_module
-
-            bar.stage(f"quantise to {quantize}")
-            module = quantize_module(module, quantize)
-        traced = trace_methods(module, wanted, bar)
+        traced = trace_methods(quantized(module, quantize, bar), wanted, bar)
         native, remarks = convert(
             {name: item.program for name, item in traced.items()},
             disabled,
@@ -127,14 +122,34 @@ def export(
         )
         if path is not None:
             native.write(path, bar)
-    remarks = [f"method '{name}': {remark}" for name, item in traced.items() for remark in item.remarks] + remarks
+    remarks = [remark for item in traced.values() for remark in item.remarks] + remarks
     if remarks:
         warnings.warn("\n".join(remarks), ExportWarning, stacklevel=2)
     return native
 
 
+def quantized(module: torch.nn.Module, scheme: str | None, bar: Progress) -> torch.nn.Module:
+    """A quantised copy of the module; the module itself where `scheme` is None.
+
+    Raises:
+        ValueError: there is no such scheme.
+        ImportError: torchao is not installed.
+    """
+    if scheme is None:
+        return module
+    from ptn_export.quantize import quantize_module
+
+    bar.stage(f"quantise to {scheme}")
+    return quantize_module(module, scheme)
+
+
 def trace_methods(module: torch.nn.Module, methods: Mapping[str, Method], bar: Progress) -> dict[str, Traced]:
     """Captures methods of a module.
+
+    Args:
+        module: the module, or a quantised copy of it.
+        methods: what `wanted_methods` has given.
+        bar: shows what is being done.
 
     Raises:
         ExportError: PyTorch cannot capture some of them; all of them are named.
@@ -143,13 +158,15 @@ def trace_methods(module: torch.nn.Module, methods: Mapping[str, Method], bar: P
     failed: list[ExportError] = []
     for name, method in methods.items():
         bar.stage(f"capture {name}")
-        callee = _callee(module, _path_of(module, name, method.function))
+        assert isinstance(method.function, str)
+        callee = _callee(module, method.function)
         try:
             program, remarks = trace(callee, method.args, method.kwargs, method.dynamic_shapes, method=name)
         except ExportError as error:
             failed.append(error)
             continue
         requests = requested_axes(callee, method.args, method.kwargs or {}, method.dynamic_shapes)
+        remarks = [f"method '{name}': {remark}" for remark in remarks]
         traced[name] = Traced(callee, method, program, requests, remarks)
     if failed:
         problems: list[Problem] = [problem for error in failed for problem in error.problems]
@@ -160,7 +177,7 @@ def trace_methods(module: torch.nn.Module, methods: Mapping[str, Method], bar: P
 def wanted_methods(
     module: Any, args: Any, kwargs: Mapping[str, Any] | None, dynamic_shapes: Any, methods: Mapping[str, Method] | None
 ) -> dict[str, Method]:
-    """All methods by name, checked."""
+    """All methods by name, checked; the function of each is the path to it in the module."""
     if not isinstance(module, torch.nn.Module):
         raise TypeError(
             f"expected a torch.nn.Module, got {type(module).__name__}; "
