@@ -146,6 +146,10 @@ def main() -> None:
     engine_options = {} if options.threads is None else {"threads": options.threads}
     with ptn_runtime.load(options.package, engine=options.engine, **engine_options) as model:
         tokenizer = load_tokenizer(model)
+
+        def start() -> Conversation:
+            return Conversation(model.session(), tokenizer, options.seed)
+
         name = "first"
         conversations = {name: Conversation(model, tokenizer, options.seed)}
         if options.prompt:
@@ -154,7 +158,6 @@ def main() -> None:
         with contextlib.suppress(EOFError, KeyboardInterrupt):
             while line := input(f"{name}> ").strip():
                 if line.startswith("/"):
-                    start = lambda: Conversation(model.session(), tokenizer, options.seed)  # noqa: E731
                     name = command(line, name, conversations, start)
                 else:
                     answer(conversations[name], line, sampling, options.max_tokens)

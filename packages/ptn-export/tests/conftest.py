@@ -7,6 +7,7 @@ import copy
 import io
 import math
 import operator
+import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -272,3 +273,20 @@ def interpret() -> type[Interpreter]:
 @pytest.fixture(name="assert_same")
 def assert_same_fixture() -> Callable[..., None]:
     return assert_same
+
+
+@pytest.fixture
+def importable(tmp_path, monkeypatch):
+    """`importable(name, source)` writes a module into the test's folder, which is the current one and on the path."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    written = []
+
+    def write(name, source):
+        (tmp_path / f"{name}.py").write_text(source)
+        written.append(name)
+        return name
+
+    yield write
+    for name in written:
+        sys.modules.pop(name, None)

@@ -116,12 +116,8 @@ number = 3
 
 
 @pytest.fixture
-def module(tmp_path, monkeypatch):
-    (tmp_path / "cli_models.py").write_text(MODULE)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    yield "cli_models"
-    sys.modules.pop("cli_models", None)
+def module(importable):
+    return importable("cli_models", MODULE)
 
 
 def test_a_function_that_returns_model_inputs_and_shapes(module, capsys):

@@ -1,7 +1,5 @@
 """What cannot be exported, or should not be: the text names the operator, the user's line and the way out."""
 
-import sys
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -113,12 +111,8 @@ gru = lambda: (nn.Sequential(nn.GRU(3, 4)).eval(), (torch.ones(7, 2, 3),), ({0: 
 
 
 @pytest.fixture
-def models(tmp_path, monkeypatch):
-    (tmp_path / "case_models.py").write_text(MODELS)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    yield "case_models"
-    sys.modules.pop("case_models", None)
+def models(importable):
+    return importable("case_models", MODELS)
 
 
 def refusal(name, models, capsys):
